@@ -1,0 +1,67 @@
+"""Every error that a user can cause or meet, each with a short kebab-case name, what happened and what to do.
+
+`cli.main` turns them into exit codes in one place; a library caller catches `GraphcacheError` or one of its kinds.
+
+Exit codes of all commands:
+
+====  =======================================================================
+0     done, or nothing to do
+1     something to do (diff), a graph failed to compile (build), or corruption was found (verify)
+2     an error: bad input, bad usage, or an environment that cannot do what was asked
+3     graphs that a training run needs are missing from the cache (trainer)
+130   interrupted (SIGINT); 143: terminated (SIGTERM)
+====  =======================================================================
+"""
+
+from __future__ import annotations
+
+
+class GraphcacheError(Exception):
+    """Base of all errors that are reported without a traceback.
+
+    `name` is stable and greppable, `hint` says what the reader can do about it.
+    """
+
+    name = "error"
+    exit_code = 2
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def as_json(self) -> dict[str, str]:
+        """The same facts for `--json`: name, message, hint."""
+        return {"name": self.name, "message": self.message, "hint": self.hint}
+
+
+class UsageError(GraphcacheError):
+    """An option or argument that cannot be right."""
+
+    name = "usage"
+
+
+class ToolchainError(GraphcacheError):
+    """The compiler, or something that it calls, is missing or of a version that is not known."""
+
+    name = "toolchain"
+
+
+class StoreError(GraphcacheError):
+    """The store cannot be read or written: no space, no permission, not a store."""
+
+    name = "store"
+
+
+class CorruptError(GraphcacheError):
+    """Bytes that do not match their digest. Never served."""
+
+    name = "corrupt"
+    exit_code = 1
+
+
+class MissingGraphsError(GraphcacheError):
+    """A run needs graphs that the cache does not hold."""
+
+    name = "missing-graphs"
+    exit_code = 3

@@ -1,0 +1,113 @@
+"""What a graph is before anything is exported: a function, its argument shapes and dtypes, its compiler settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphcache.digest import json_sha256
+
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "int32": 4, "int64": 8, "bool": 1, "uint8": 1}
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One argument or result: `dtype` is torch's name without the module (`float32`), `shape` a tuple of sizes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.elements * ITEM_BYTES[self.dtype]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> TensorSpec:
+        return cls(value["name"], value["dtype"], tuple(value["shape"]))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A pure function of tensors with the shapes and dtypes that it is compiled for.
+
+    name:      unique within a model, short, for people: `adamw[8388608]`
+    catalog:   the catalog that listed it (`adamw`, `head`, `layer`): what `--only` selects by
+    function:  `package.module:name` of a module-level function `f(*tensors, **constants)` that returns a tensor or
+               a tuple of tensors; a module, not a path, so that a moved checkout changes nothing
+    args:      its tensor arguments, in order
+    constants: keyword arguments that are fixed in the program (JSON values): `{"heads": 9}`
+    settings:  compiler settings chosen for this graph by measurement, in the toolchain's neutral words
+               (`graphcache.toolchain.base`): `{"tactic": "compute-bound"}`
+    """
+
+    name: str
+    catalog: str
+    function: str
+    args: tuple[TensorSpec, ...]
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def signature(self) -> dict[str, Any]:
+        """What the exported program depends on besides the source: argument dtypes and shapes, constants.
+
+        Argument names are left out: renaming an argument in a catalog changes no program.
+        """
+        return {
+            "args": [[a.dtype, list(a.shape)] for a in self.args],
+            "constants": dict(self.constants),
+        }
+
+    def signature_digest(self) -> str:
+        return json_sha256(self.signature())
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "catalog": self.catalog,
+            "function": self.function,
+            "args": [a.as_json() for a in self.args],
+            "constants": dict(self.constants),
+            "settings": dict(self.settings),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Graph:
+        return cls(
+            value["name"],
+            value["catalog"],
+            value["function"],
+            tuple(TensorSpec.from_json(a) for a in value["args"]),
+            dict(value["constants"]),
+            dict(value["settings"]),
+        )
+
+
+@dataclass(frozen=True)
+class Use:
+    """That a training step calls `graph` `calls` times for each of `count` places (`what` says which, for people)."""
+
+    graph: str
+    what: str
+    count: int
+    calls: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {"graph": self.graph, "what": self.what, "count": self.count, "calls": self.calls}
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a catalog returns: graphs, in a stable order and without duplicates, and who calls them."""
+
+    graphs: tuple[Graph, ...]
+    uses: tuple[Use, ...]

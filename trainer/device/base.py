@@ -1,0 +1,70 @@
+"""What the trainer asks of a device, whatever it is: the cpu, the emulator or an RNGD card.
+
+The trainer holds `Buffer`s, never device tensors. A buffer's payload is read inside `trainer/device/` alone, so no
+eager op can touch device memory: what a device computes, a loaded graph computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from graphcache.graph import Graph, TensorSpec
+
+
+class Buffer:
+    """A tensor in a device's memory: its shape, dtype and size are known, its values only after a download."""
+
+    __slots__ = ("_payload", "spec")
+
+    def __init__(self, spec: TensorSpec, payload: Any) -> None:
+        self.spec = spec
+        self._payload = payload
+
+    @property
+    def size_bytes(self) -> int:
+        return self.spec.size_bytes
+
+
+@dataclass(frozen=True)
+class LoadedGraph:
+    """A graph that a backend can call: `program` is the backend's own (a function, an executor, a device module)."""
+
+    graph: Graph
+    outputs: tuple[TensorSpec, ...]
+    program: Any
+
+
+class DeviceBackend(Protocol):
+    """One device. All methods may be called from any thread."""
+
+    name: str
+    # Bytes that live buffers hold, and the pool that they must fit into (None: the host's memory, not counted).
+    bytes_in_use: int
+    peak_bytes: int
+    pool_bytes: int | None
+
+    def upload(self, host: Tensor, name: str) -> Buffer:
+        """A new buffer with the host tensor's values; `name` is for error messages.
+
+        The copy is complete on return, so the caller may change `host` afterwards.
+        Raises DeviceMemoryError, naming tensor, size and budget, when it does not fit.
+        """
+
+    def download(self, buffer: Buffer) -> Tensor:
+        """The buffer's values as a new host tensor that the caller owns."""
+
+    def load(self, graph: Graph) -> LoadedGraph:
+        """Make a graph callable. Raises MissingGraphsError when it is not in the cache; never compiles."""
+
+    def call(self, loaded: LoadedGraph, args: Sequence[Buffer]) -> tuple[Buffer, ...]:
+        """Run a graph: arguments must have its shapes and dtypes; the results are new buffers."""
+
+    def free(self, *buffers: Buffer) -> None:
+        """Give the buffers' memory back. Freeing one twice is an error of ours (assert)."""
+
+    def close(self) -> None:
+        """Free everything and let the device go."""
