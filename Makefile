@@ -1,0 +1,3 @@
+.PHONY: demo test bench
+demo test bench:
+	./dev $@
