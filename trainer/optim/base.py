@@ -1,0 +1,113 @@
+"""What the training loop asks of an optimizer, and what an optimizer asks of the parameters that it updates.
+
+A step, seen from here:
+
+    optimizer.begin_step(step, lr)             once the loss of the step's last micro-batch is known to be finite
+    optimizer.submit(unit, gradients)          for every unit, as soon as its gradients are final (top of the model first)
+    report = optimizer.finish_step()           a barrier: every weight of the next forward pass is in place
+
+The first error of a worker is raised, with its own traceback, by the next `submit` or `finish_step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from trainer.device.base import Buffer, DeviceBackend
+
+# A unit's gradients over the whole step, by the parameter's short name, already divided by the step's label tokens:
+# float32 accumulators in the parameter's shape; Buffers for a unit on a device, tensors for one on the host.
+Gradients = Mapping[str, Buffer] | Mapping[str, Tensor]
+
+# Pieces of one parameter's gradient: flat, in the policy's dtype. Laid end to end they are the flat parameter; rows
+# that pad the last piece are past its end. A Tensor is on the host already, a Buffer must be downloaded or used there.
+Piece = Buffer | Tensor
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One tensor that is trained. `name` is short, within its unit; decay applies to matrices alone."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def decays(self) -> bool:
+        return len(self.shape) > 1
+
+
+@dataclass
+class AdamState:
+    """One parameter's state on the host: float32, flat, [n] each."""
+
+    master: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+
+
+class Unit(Protocol):
+    """Parameters that are updated together (a decoder layer, the head, the embedding), and where their weights are."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    # The device of the weights; None when they are on the host alone.
+    backend: DeviceBackend | None
+
+    def drop_weights(self) -> None:
+        """Free the device's copies of the weights: nothing reads them between the last backward and the update."""
+
+    def pieces(self, gradients: Gradients) -> dict[str, tuple[Piece, ...]]:
+        """The gradients, cast and cut as the AdamW graphs take them. Frees the accumulators.
+
+        It calls graphs, so the main thread calls it; the caller owns, and frees, the pieces.
+        """
+
+    def install(self, name: str, weight: Tensor) -> None:
+        """Make `weight` (the policy's dtype, the parameter's shape, on the host) what the next forward pass uses.
+
+        Complete on return; any thread.
+        """
+
+    def install_tiles(self, name: str, tiles: Sequence[Buffer]) -> None:
+        """The same from flat tiles that are on the unit's device already. Takes the tiles. Main thread."""
+
+
+@dataclass(frozen=True)
+class UpdateReport:
+    """What one step's update cost.
+
+    wait_secs: how long `finish_step` held the main thread; busy_secs: the updates' own time, summed over workers
+    grad_norm: L2 norm of all gradients, and clip_factor what they were multiplied by; None, 1.0 without `--clip-norm`
+    """
+
+    wait_secs: float
+    busy_secs: float
+    grad_norm: float | None
+    clip_factor: float
+
+
+class Optimizer(Protocol):
+    """AdamW over units: offload keeps the state on the host, resident on the unit's device."""
+
+    def adopt(self, unit: Unit, states: Mapping[str, AdamState]) -> None:
+        """Keep this unit's state from now on; it takes the tensors over. The unit's weights are installed already."""
+
+    def begin_step(self, step: int, lr: float) -> None:
+        """Scalars of the step, which counts from 1."""
+
+    def submit(self, unit: Unit, gradients: Gradients) -> None:
+        """Start the unit's update, or hold it back until the norm is known under `--clip-norm`."""
+
+    def finish_step(self) -> UpdateReport:
+        """Wait until every submitted unit's new weights are installed."""
+
+    def state(self, unit: Unit) -> dict[str, AdamState]:
+        """The unit's state, for a checkpoint: valid between `finish_step` and the next `begin_step`. Never a copy of
+        what is on the host already; downloaded from a device otherwise."""
+
+    def close(self) -> None:
+        """End the workers and free the state. Never hides an error that is on its way."""
