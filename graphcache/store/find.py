@@ -1,0 +1,69 @@
+"""Finding an artifact by what a machine can observe, and saying why there is none.
+
+A builder knows every part of a key. A training pod does not: it has no cross compiler. So a pod looks for an entry of
+the program whose parts equal all that it observes, and takes any value of the parts that only a builder can see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from graphcache.key import BUILD_ONLY, DEFAULT, PROGRAM, SETTING, Difference
+from graphcache.store.base import Entry, Store
+
+
+@dataclass(frozen=True)
+class Found:
+    """entry: the match, checked; None when there is none.
+
+    closest and differing: for a miss, the entry of the same program that differs in the fewest parts, and these parts
+    (its value -> the observed one). Both are empty when no entry has the program.
+    """
+
+    entry: Entry | None
+    closest: Entry | None = None
+    differing: tuple[Difference, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """Why there is none, for people; empty for a match."""
+        if self.entry is not None:
+            return ""
+        if self.closest is None:
+            return "no artifact of this program"
+        if not self.differing:
+            return "its artifact is damaged"
+        return "; ".join(str(difference) for difference in self.differing)
+
+
+def observe(toolchain: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
+    """Parts of a key that a machine with `toolchain` sees for a graph with `settings` (`Key.of` without program)."""
+    return {**toolchain, **{SETTING + name: value for name, value in settings.items() if value != DEFAULT}}
+
+
+def find(store: Store, program: str, observed: Mapping[str, str]) -> Found:
+    """The newest whole entry of `program` whose parts equal all of `observed`, or why there is none.
+
+    A part that an entry has and `observed` lacks is a difference, unless it is one of `graphcache.key.BUILD_ONLY`.
+    """
+    candidates = [(differences(entry, observed), entry) for entry in store.by_program(program)]
+    matches = [entry for differing, entry in candidates if not differing]
+    for entry in sorted(matches, key=lambda e: (e.created, e.key.digest), reverse=True):
+        if store.lookup(entry.key) is not None:
+            return Found(entry)
+    if not candidates:
+        return Found(None)
+    differing, closest = min(candidates, key=lambda pair: (len(pair[0]), pair[1].key.digest))
+    return Found(None, closest, tuple(differing))
+
+
+def differences(entry: Entry, observed: Mapping[str, str]) -> list[Difference]:
+    """Parts in which `entry` is not what `observed` asks for, sorted."""
+    kept = {name: value for name, value in entry.key.parts.items() if name != PROGRAM}
+    names = sorted({*kept, *observed} - {PROGRAM})
+    return [
+        Difference(name, kept.get(name), observed.get(name))
+        for name in names
+        if kept.get(name) != observed.get(name) and not (name in BUILD_ONLY and name not in observed)
+    ]

@@ -1,0 +1,35 @@
+"""Artifacts of made-up bytes, for testing the store: nothing can run them."""
+
+from __future__ import annotations
+
+import hashlib
+
+from graphcache.artifact import encode
+from graphcache.graph import Graph, TensorSpec
+from graphcache.key import Key
+from graphcache.store import Cost, Facts
+
+TOOLCHAIN = {"furiosa-torch": "2026.4.0", "compiler-revision": "fc43f6a779", "torch": "2.10.0", "cross-gcc": "12.2.0"}
+
+
+def fake_key(number: int = 0, *, settings: dict[str, str] | None = None, **toolchain: str) -> Key:
+    """The key of a made-up program; `number` chooses the program, the rest replaces toolchain parts."""
+    changed = {name.replace("_", "-"): value for name, value in toolchain.items()}
+    return Key.of(hashlib.sha256(b"%d" % number).hexdigest(), {**TOOLCHAIN, **changed}, settings)
+
+
+def fake_artifact(key: Key, *, salt: str = "", runnable_bytes: int = 64, dfg_bytes: int = 32) -> bytes:
+    """Artifact bytes for `key`; another `salt` gives other bytes, as a compiler might that is not deterministic."""
+    seed = hashlib.sha256((key.digest + salt).encode())
+    runnable, dfg = _bytes(seed.digest(), runnable_bytes), _bytes(seed.digest()[::-1], dfg_bytes)
+    args = (TensorSpec("master", "float32", (8,)), TensorSpec("grad", "bfloat16", (8,)))
+    return encode(runnable, dfg, args=args, outputs=args[:1], key=key)
+
+
+def fake_facts(name: str = "fake[8]", *, catalog: str = "adamw", wall_secs: float = 2.5) -> Facts:
+    graph = Graph(name, catalog, "tests.store.fakes:nothing", (TensorSpec("master", "float32", (8,)),))
+    return Facts(graph, Cost(wall_secs, wall_secs, 1 << 30), estimate_ns=1000)
+
+
+def _bytes(seed: bytes, count: int) -> bytes:
+    return (seed * (count // len(seed) + 1))[:count]
