@@ -1,1 +1,4 @@
-"""The `graphcache` command: one module a command; each parses, calls the library and renders. Only this package prints."""
+"""The `graphcache` command: a module for each command parses, calls the library and renders.
+
+Only this package prints.
+"""

@@ -1,0 +1,109 @@
+"""The one place where errors become messages and exit codes (the codes are listed in `graphcache.errors`).
+
+People read `error[name]: what happened` and a hint on stderr; with --json, stdout holds one JSON object instead. A
+fault of the program itself is reported in two lines too, and GRAPHCACHE_DEBUG=1 adds the traceback to any error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import click
+
+from cli.render import printable
+from graphcache.errors import GraphcacheError
+
+DEBUG_VARIABLE = "GRAPHCACHE_DEBUG"
+INTERRUPTED = 128 + signal.SIGINT
+TERMINATED = 128 + signal.SIGTERM
+# The reader of our output (`graphcache ls | head`) has gone; what a process killed by SIGPIPE would show.
+PIPE_CLOSED = 128 + signal.SIGPIPE
+
+
+class Terminated(BaseException):
+    """SIGTERM has arrived: raised in the main thread, so that `finally` blocks run before the process ends."""
+
+
+def exit_code_of(command: Callable[[], Any], *, as_json: bool) -> int:
+    """Run `command` and turn whatever it returns or raises into an exit code, reporting errors."""
+    try:
+        with _sigterm_raises():
+            result = command()
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except BrokenPipeError:
+        _discard_output()
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        return _report({"name": "interrupted", "message": "interrupted", "hint": ""}, INTERRUPTED, as_json)
+    except Terminated:
+        return _report({"name": "terminated", "message": "terminated by SIGTERM", "hint": ""}, TERMINATED, as_json)
+    except click.Abort:
+        return _report({"name": "aborted", "message": "aborted", "hint": ""}, INTERRUPTED, as_json)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except Exception as error:
+        return _report(*_facts(error), as_json)
+
+
+def _facts(error: Exception) -> tuple[dict[str, str], int]:
+    """Name, message and hint of an error, and its exit code."""
+    if isinstance(error, GraphcacheError):
+        return error.as_json(), error.exit_code
+    if isinstance(error, click.ClickException):
+        context = getattr(error, "ctx", None)
+        hint = f"see `{context.command_path} --help`" if context else ""
+        return {"name": "usage", "message": error.format_message(), "hint": hint}, 2
+    if isinstance(error, OSError):
+        return {"name": "os", "message": str(error), "hint": "check the path, its permissions and the free space"}, 2
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return {
+        "name": "internal",
+        "message": f"{type(error).__name__}: {error} ({os.path.basename(place.filename)}:{place.lineno})",
+        "hint": f"this is a fault of graphcache; {DEBUG_VARIABLE}=1 shows the traceback to report",
+    }, 2
+
+
+def _report(facts: dict[str, str], exit_code: int, as_json: bool) -> int:
+    """Say what happened; returns `exit_code`, or PIPE_CLOSED when nobody listens."""
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        traceback.print_exc()
+    try:
+        if as_json:
+            print(json.dumps({"error": facts, "exit_code": exit_code}, indent=2, sort_keys=True), flush=True)
+        else:
+            print(f"error[{facts['name']}]: {printable(facts['message'])}", file=sys.stderr)
+            if facts["hint"]:
+                print(f"  hint: {printable(facts['hint'])}", file=sys.stderr)
+    except OSError:
+        _discard_output()
+        return PIPE_CLOSED if as_json else exit_code
+    return exit_code
+
+
+def _discard_output() -> None:
+    """Point stdout at nothing, or the interpreter's own flush at exit fails once more and prints a traceback."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    def handler(*_: object) -> NoReturn:
+        raise Terminated
+
+    previous = signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

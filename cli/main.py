@@ -1,0 +1,87 @@
+"""`graphcache`: the group of commands, each imported only when it is run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+import click
+
+from cli.errors import exit_code_of
+from cli.options import output_survives_any_text
+
+
+class Registered(NamedTuple):
+    """Where a command is (`module:attribute`) and what the group's help says of it, known without importing it."""
+
+    target: str
+    summary: str
+
+
+# In the order of the help.
+COMMANDS = {
+    "shapes": Registered("cli.shapes:command", "Show a checkpoint's tensors, from its headers only."),
+    "build": Registered("cli.build:command", "Compile the graphs of a model that the cache lacks."),
+    "diff": Registered("cli.diff:command", "Say which graphs are stale, why, and what building them costs."),
+    "ls": Registered("cli.ls:command", "List the graphs in the cache."),
+    "show": Registered("cli.show:command", "Show one entry of the cache."),
+    "verify": Registered("cli.verify:command", "Check every byte in the cache; optionally results and rebuilds."),
+    "stats": Registered("cli.stats:command", "Show sizes, hits and compile times of the cache."),
+    "gc": Registered("cli.gc:command", "Delete entries by size, age or manifest; a dry run unless --yes."),
+    "doctor": Registered("cli.doctor:command", "Show what a build would find on this machine, and what to do."),
+}
+
+EPILOG = """
+\b
+Exit codes:
+  0    done, or nothing to do
+  1    something to do (diff), a failed compile (build), corruption (verify)
+  2    an error: bad input, bad usage, an environment that cannot do it
+  130  interrupted; 143: terminated; 141: the reader of the output has gone
+\b
+MODEL is a .safetensors file, an .index.json, a checkpoint folder or a hub
+snapshot folder. docs/commands.md describes every command.
+"""
+
+
+class LazyGroup(click.Group):
+    """Commands by name from COMMANDS; `--help` imports none of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name].target.partition(":")
+        loaded: click.Command = getattr(import_module(module), attribute)
+        return loaded
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, registered.summary) for name, registered in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="graphcache", prog_name="graphcache")
+def group() -> None:
+    """Compile the graphs of a training run before it holds a card, and keep them."""
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command line (without the program's name); returns the exit code."""
+    output_survives_any_text()
+    return exit_code_of(
+        lambda: group.main(list(args), prog_name="graphcache", standalone_mode=False), as_json="--json" in args
+    )
+
+
+def main() -> None:
+    """The `graphcache` command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""What commands have in common: their class, which shows examples in its help, and the options of several of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Command(click.Command):
+    """A command whose help ends with examples; tests parse each of them."""
+
+    def __init__(self, *args: Any, examples: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = tuple(examples)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            for example in self.examples:
+                formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+
+
+def cli_command(name: str, *, examples: Sequence[str], **kwargs: Any) -> Callable[[Callable[..., Any]], Command]:
+    """Decorator: `click.command` with examples. The function may return its exit code (None is 0)."""
+    return click.command(name, cls=Command, examples=examples, **kwargs)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+
+cache_option = click.option(
+    "--cache",
+    metavar="DIR",
+    help="The cache folder; else GRAPHCACHE_DIR, else graphcache under the XDG cache folder.",
+)
+
+# Not `exists=True`: graphcache's own errors say more about a path that cannot be used.
+PATH = click.Path(path_type=Path)
+
+model_argument = click.argument("model", type=PATH)
+
+
+def _split_commas(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    names = [name.strip() for value in values for name in value.split(",") if name.strip()]
+    return tuple(dict.fromkeys(names))
+
+
+only_option = click.option(
+    "--only",
+    metavar="CATALOG",
+    multiple=True,
+    callback=_split_commas,
+    help="A catalog of graphs; may be given several times, or as a,b. Default: all that are installed.",
+)
+
+
+def catalog_options(function: F) -> F:
+    """The fields of `graphcache.catalog.CatalogOptions` as options; None where one is not given."""
+    for option in (
+        click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), help="Of weights and activations."),
+        click.option("--micro-batch", type=click.IntRange(min=1), help="Sequences in one micro-batch."),
+        click.option("--sequence", type=click.IntRange(min=1), help="Tokens in one sequence."),
+        click.option("--tile-elements", type=click.IntRange(min=1), help="Elements of one AdamW call, at most."),
+    ):
+        function = option(function)
+    return function
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given, for `CatalogOptions(**given(...))`: its defaults stand for the others."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def output_survives_any_text() -> None:
+    """Let no file or tensor name that the terminal's encoding lacks end a command: it is escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure:
+            reconfigure(errors="backslashreplace")
