@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from graphcache.errors import UsageError
+from graphcache.errors import GraphcacheError, UsageError
 from graphcache.graph import Listing
 
 if TYPE_CHECKING:
@@ -45,18 +47,53 @@ class CatalogOptions:
 Catalog = Callable[["TensorTable", Mapping[str, Any] | None, CatalogOptions], Listing]
 
 
+class CatalogError(GraphcacheError):
+    """A catalog whose entry point leads nowhere."""
+
+    name = "catalog"
+
+
 def names() -> list[str]:
     """The catalogs that are installed, sorted."""
-    return sorted({e.name for e in entry_points(group=GROUP)})
+    return sorted(_installed())
+
+
+def select(only: Iterable[str]) -> list[str]:
+    """The catalogs that `--only` names, in its order; all that are installed, sorted, when it names none.
+
+    Raises UsageError, listing the ones there are, for an unknown name.
+    """
+    installed = names()
+    for name in only:
+        if name not in installed:
+            raise _unknown(name)
+    return list(dict.fromkeys(only)) or installed
 
 
 def load(name: str) -> Catalog:
-    """The catalog called `name`. Raises UsageError, listing the ones there are, for an unknown name."""
-    for entry in entry_points(group=GROUP):
-        if entry.name == name:
-            catalog: Catalog = entry.load()
-            return catalog
-    raise UsageError(f"no catalog is called {name!r}", hint=f"installed catalogs: {', '.join(names()) or 'none'}")
+    """The catalog called `name`. Raises UsageError for an unknown name, CatalogError for one that leads nowhere."""
+    target = _installed().get(name)
+    if target is None:
+        raise _unknown(name)
+    module, _, attribute = target.partition(":")
+    try:
+        catalog: Catalog = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise CatalogError(
+            f"the catalog {name!r} names {target}, which cannot be imported: {error}",
+            hint="install the package that has it again, or leave it out with --only",
+        ) from error
+    return catalog
+
+
+def _unknown(name: str) -> UsageError:
+    return UsageError(f"no catalog is called {name!r}", hint=f"installed catalogs: {', '.join(names()) or 'none'}")
+
+
+@cache
+def _installed() -> dict[str, str]:
+    """Name to `module:function`, from the entry points of every installed package."""
+    return {entry.name: entry.value for entry in entry_points(group=GROUP)}
 
 
 def list_graphs(

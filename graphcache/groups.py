@@ -60,6 +60,24 @@ class TensorGroup:
         """How many tensors it stands for."""
         return math.prod(_range_count(ranges, self) for ranges in self.indices.split(" x ")) if self.indices else 1
 
+    @property
+    def elements(self) -> int:
+        """Of one tensor."""
+        return math.prod(self.shape)
+
+    @property
+    def known(self) -> bool:
+        """Whether this program knows how large an element of its dtype is."""
+        return self.dtype in DTYPE_BITS
+
+    @property
+    def label(self) -> str:
+        """The pattern with its indices in their places, for people: `model.layers.{0-31}.mlp.down_proj.weight`."""
+        label = self.pattern
+        for ranges in self.indices.split(" x ") if self.indices else ():
+            label = label.replace(PLACE, f"{{{ranges}}}", 1)
+        return label
+
     def names(self) -> Iterator[str]:
         """The tensors' names. Raises GroupError for indices that do not fit the pattern."""
         if not self.indices:
@@ -78,14 +96,14 @@ class TensorGroup:
     def as_json(self) -> dict[str, Any]:
         """`from_json` gives the group back. The size is left out where dtype and shape give it."""
         value = {"pattern": self.pattern, "indices": self.indices, "dtype": self.dtype, "shape": list(self.shape)}
-        return value if self.dtype in DTYPE_BITS else {**value, "size_bytes": self.size_bytes}
+        return value if self.known else {**value, "size_bytes": self.size_bytes}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TensorGroup:
         """Raises GroupError when a field is missing or of another type."""
         try:
             pattern, indices, dtype, shape = (value[field] for field in ("pattern", "indices", "dtype", "shape"))
-            texts = all(isinstance(text, str) for text in (pattern, indices, dtype))
+            texts = isinstance(shape, list) and all(isinstance(text, str) for text in (pattern, indices, dtype))
             size_bytes = math.prod(shape) * DTYPE_BITS[dtype] // 8 if dtype in DTYPE_BITS else value["size_bytes"]
             sizes = all(type(size) is int and size >= 0 for size in (*shape, size_bytes))
         except (KeyError, TypeError):
