@@ -1,0 +1,64 @@
+"""A device for tests of the runners alone: runs graphs eagerly, checks arguments, knows what is alive."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from graphcache.graph import Graph, TensorSpec
+from trainer.device.base import Buffer, LoadedGraph
+
+
+class FakeBackend:
+    """`live` holds the buffers that were not freed, `calls` counts calls by graph name."""
+
+    name = "fake"
+    pool_bytes = None
+
+    def __init__(self) -> None:
+        self.live: set[int] = set()
+        self.calls: Counter[str] = Counter()
+        self.bytes_in_use = 0
+        self.peak_bytes = 0
+
+    def _new(self, name: str, tensor: Tensor) -> Buffer:
+        spec = TensorSpec(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+        buffer = Buffer(spec, tensor)
+        self.live.add(id(buffer))
+        self.bytes_in_use += spec.size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.bytes_in_use)
+        return buffer
+
+    def upload(self, host: Tensor, name: str) -> Buffer:
+        return self._new(name, host.detach().clone())
+
+    def download(self, buffer: Buffer) -> Tensor:
+        assert id(buffer) in self.live
+        return buffer._payload.clone()
+
+    def load(self, graph: Graph) -> LoadedGraph:
+        module, _, function = graph.function.partition(":")
+        return LoadedGraph(graph, (), getattr(importlib.import_module(module), function))
+
+    def call(self, loaded: LoadedGraph, args: Sequence[Buffer]) -> tuple[Buffer, ...]:
+        for spec, buffer in zip(loaded.graph.args, args, strict=True):
+            assert id(buffer) in self.live, f"{loaded.graph.name}: {spec.name} was freed"
+            got = buffer.spec
+            assert (spec.dtype, spec.shape) == (got.dtype, got.shape), f"{loaded.graph.name}: {spec} is not {got}"
+        self.calls[loaded.graph.name] += 1
+        with torch.no_grad():
+            results = loaded.program(*(buffer._payload for buffer in args), **loaded.graph.constants)
+        return tuple(self._new(loaded.graph.name, r) for r in (results if isinstance(results, tuple) else (results,)))
+
+    def free(self, *buffers: Buffer) -> None:
+        for buffer in buffers:
+            self.live.remove(id(buffer))
+            buffer._payload = None
+            self.bytes_in_use -= buffer.size_bytes
+
+    def close(self) -> None:
+        self.live.clear()

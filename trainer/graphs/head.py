@@ -1,0 +1,51 @@
+"""The head as graphs: the final norm and, for one chunk of the vocabulary, logits, log-sum-exp and backward.
+
+Sizes: T tokens, hidden H, C rows of the vocabulary in a chunk. "policy" is the dtype of weights and activations. The
+host combines the chunks' log-sum-exps and takes the target's logit and its gradient (`trainer.model.head`).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trainer.graphs.layer import FLOAT, rms_norm
+
+
+def final_norm(
+    x: Tensor,  # [T, H] policy
+    norm: Tensor,  # [H] policy
+    *,
+    eps: float,
+) -> Tensor:
+    """What every chunk of the vocabulary multiplies, [T, H] policy."""
+    return rms_norm(x, norm, eps)
+
+
+def chunk_forward(
+    hidden: Tensor,  # [T, H] policy, after the final norm
+    weight: Tensor,  # [C, H] policy
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits [T, C] policy; of these, the largest [T] and the sum of exp(logit - largest) [T], float32.
+
+    The logits stay on the device for `chunk_backward`: T * C items, where a second product costs H times that.
+    """
+    logits = hidden @ weight.t()
+    wide = logits.to(FLOAT)
+    largest = wide.amax(-1)
+    return logits, largest, torch.exp(wide - largest[:, None]).sum(-1)
+
+
+def chunk_backward(
+    dhidden: Tensor,  # [T, H] float32: the chunks' sum so far
+    total: Tensor,  # [C, H] float32: the weight's gradient over the micro-batches so far
+    logits: Tensor,  # [T, C] policy, of chunk_forward
+    log_sum_exp: Tensor,  # [T] float32, over the whole vocabulary
+    coefficient: Tensor,  # [T] float32: the loss's derivative by this token's log-sum-exp, 0 for a masked token
+    hidden: Tensor,  # [T, H] policy
+    weight: Tensor,  # [C, H] policy
+) -> tuple[Tensor, Tensor]:
+    """dhidden and total with this chunk's softmax part added; the target's part is the host's."""
+    probabilities = torch.exp(logits.to(FLOAT) - log_sum_exp[:, None])
+    dlogits = (probabilities * coefficient[:, None]).to(logits.dtype)
+    return dhidden + (dlogits @ weight).to(FLOAT), total + (dlogits.t() @ hidden).to(FLOAT)

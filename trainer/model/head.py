@@ -1,0 +1,164 @@
+"""The head: final norm, logits in chunks of the vocabulary, cross-entropy and its gradients.
+
+The device has what is large: logits, their log-sum-exps, the softmax part of the gradients. The host has what picks one
+row a token: the target's logit and its part of the gradients, from its own copy of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from graphcache.catalog import CatalogOptions
+from trainer.catalogs.head import chunk_count, parts
+from trainer.device.base import Buffer, DeviceBackend
+from trainer.model.config import ModelConfig
+from trainer.model.layer import Graphs
+
+# The label of a token whose loss does not count, as in transformers.
+IGNORED = -100
+
+
+@dataclass
+class HeadWeights:
+    """`table` is the host's copy [V, H] policy, shared with whoever updates it; the device has it in chunks of rows."""
+
+    norm: Buffer
+    chunks: tuple[Buffer, ...]
+    table: Tensor
+
+
+@dataclass
+class HeadGrads:
+    """Gradients over the micro-batches so far.
+
+    norm:   [H] float32 on the device
+    chunks: [C, H] float32 on the device for each chunk of the vocabulary, without `rows`
+    rows:   (row numbers [n] int64, values [n, H] float32) on the host, to be added to the table's gradient: the
+            targets' part, and for a tied table whatever the embedding adds
+    """
+
+    norm: Buffer | None = None
+    chunks: list[Buffer] = field(default_factory=list)
+    rows: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+
+class HeadRunner:
+    """Runs the head on `backend`; `options` say sequence, micro-batch and dtype policy, as in the catalog."""
+
+    def __init__(self, backend: DeviceBackend, config: ModelConfig, options: CatalogOptions) -> None:
+        self.backend = backend
+        self.config = config
+        self.options = options
+        self.chunks = chunk_count(config.vocab)
+        self.chunk_rows = config.vocab // self.chunks
+        self._graphs = Graphs(backend, parts(config, options))
+
+    def load(self) -> None:
+        """Load the head's graphs. Raises MissingGraphsError when the cache lacks one."""
+        self._graphs.load()
+
+    def upload_weights(self, norm: Tensor, table: Tensor) -> HeadWeights:
+        """The final norm [H] and the table [V, H], policy dtype on the host: `lm_head`, or the embedding when tied."""
+        return HeadWeights(self.backend.upload(norm, "norm.weight"), self.upload_chunks(table), table)
+
+    def upload_chunks(self, table: Tensor) -> tuple[Buffer, ...]:
+        """The table's rows in equal chunks."""
+        starts = range(0, self.config.vocab, self.chunk_rows)
+        return tuple(self.backend.upload(table[i : i + self.chunk_rows], f"head rows from {i}") for i in starts)
+
+    def loss_and_backward(
+        self, weights: HeadWeights, x: Buffer, labels: Tensor, grads: HeadGrads, scale: float
+    ) -> tuple[float, Buffer]:
+        """The cross-entropy summed over the counted tokens, and the gradient, by x, of that sum times `scale`.
+
+        x:      [T, H] policy, the last layer's output; not freed
+        labels: [T] int64 on the host: the token that follows each position, or IGNORED
+        grads:  gets the parameters' gradients of the scaled sum added
+        """
+        free, call = self.backend.free, self._graphs.call
+        (hidden,) = call("final_norm", x, weights.norm)
+        logits, log_sum_exp = self._forward_chunks(weights, hidden)
+        counted = labels != IGNORED
+        targets, rows = labels[counted], self.backend.download(hidden)[counted]
+        target_rows = weights.table[targets].float()
+        # Rounded as the device rounds its logits, so that a sure token's loss does not come out negative.
+        target_logits = (rows.float() * target_rows).sum(-1).to(weights.table.dtype).float()
+        losses = log_sum_exp[counted] - target_logits
+
+        pull = _target_pull(losses, scale, weights.table.dtype)[:, None]
+        grads.rows.append((targets, pull * rows.float()))
+        dhidden_host = torch.zeros(len(labels), self.config.hidden)
+        dhidden_host[counted] = pull * target_rows
+        dhidden = self._backward_chunks(weights, hidden, logits, log_sum_exp, counted * scale, dhidden_host, grads)
+        old = grads.norm
+        dx, grads.norm = call(
+            "final_norm_backward", old or self._graphs.zeros((self.config.hidden,)), dhidden, x, weights.norm
+        )
+        free(dhidden, hidden, *(() if old is None else (old,)))
+        return losses.double().sum().item(), dx
+
+    def _forward_chunks(self, weights: HeadWeights, hidden: Buffer) -> tuple[list[Buffer], Tensor]:
+        """Each chunk's logits on the device, and the log-sum-exp over the vocabulary [T] float32 on the host."""
+        logits, parts_ = [], []
+        for chunk in weights.chunks:
+            chunk_logits, largest, total = self._graphs.call("chunk_forward", hidden, chunk)
+            logits.append(chunk_logits)
+            parts_.append(self.backend.download(largest) + self.backend.download(total).log())
+            self.backend.free(largest, total)
+        return logits, torch.logsumexp(torch.stack(parts_), 0)
+
+    def _backward_chunks(
+        self,
+        weights: HeadWeights,
+        hidden: Buffer,
+        logits: list[Buffer],
+        log_sum_exp: Tensor,  # [T] float32
+        coefficient: Tensor,  # [T] float32
+        dhidden_host: Tensor,  # [T, H] float32: what the chunks add to
+        grads: HeadGrads,
+    ) -> Buffer:
+        """Gradient of the normed hidden state [T, H] float32. Frees the logits as it goes."""
+        upload, free = self.backend.upload, self.backend.free
+        per_token = upload(log_sum_exp, "log-sum-exp"), upload(coefficient.float(), "loss coefficient")
+        dhidden = upload(dhidden_host, "targets' gradient")
+        totals = grads.chunks or [self._graphs.zeros((self.chunk_rows, self.config.hidden))] * self.chunks
+        new_totals = []
+        for chunk, chunk_logits, total in zip(weights.chunks, logits, totals, strict=True):
+            args = dhidden, total, chunk_logits, *per_token, hidden, chunk
+            new_dhidden, new_total = self._graphs.call("chunk_backward", *args)
+            free(dhidden, chunk_logits, *((total,) if grads.chunks else ()))
+            dhidden = new_dhidden
+            new_totals.append(new_total)
+        grads.chunks = new_totals
+        free(*per_token)
+        return dhidden
+
+    def table_grad(self, grads: HeadGrads) -> Iterator[Tensor]:
+        """The table's gradient on the host, a chunk of rows at a time, flat [C * H] in the policy's dtype.
+
+        The targets' rows are added in float32 before the one rounding. Uses the chunks' accumulators up.
+        """
+        dtype: torch.dtype = getattr(torch, self.options.dtype)
+        numbers = torch.cat([n for n, _ in grads.rows])
+        values = torch.cat([v for _, v in grads.rows])
+        chunks, grads.chunks, grads.rows = grads.chunks, [], []
+        for i, chunk in enumerate(chunks):
+            total = self.backend.download(chunk)
+            self.backend.free(chunk)
+            mine = numbers // self.chunk_rows == i
+            total.index_add_(0, numbers[mine] - i * self.chunk_rows, values[mine])
+            yield total.to(dtype).flatten()
+
+
+def _target_pull(losses: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    """What the host adds for a target, [n] float32: the gradient of its logit less what the device already counted.
+
+    The device adds probability * scale rounded to the policy's dtype. Counting the same rounding here keeps the
+    difference of two nearly equal numbers exact for a token that the model is sure of.
+    """
+    scaled = torch.exp(-losses) * scale
+    return scaled - scale - scaled.to(dtype).float()
