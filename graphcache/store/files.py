@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import uuid
 from pathlib import Path
 
 from graphcache.errors import StoreError
@@ -90,7 +89,7 @@ def _write_file(path: Path, data: bytes, replace: bool) -> bool:
 
 
 def _write_temporary(folder: Path, data: bytes) -> Path:
-    temporary = folder / f"{TEMPORARY}{uuid.uuid4().hex}"
+    temporary = folder / f"{TEMPORARY}{os.urandom(16).hex()}"
     handle = _create(temporary)
     try:
         try:

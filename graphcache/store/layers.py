@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
 from typing import NoReturn
 
 from graphcache.artifact import Artifact
@@ -28,7 +29,7 @@ class ReadOnly(LocalStore):
     def claim(self, key: Key) -> AbstractContextManager[bool]:
         return nullcontext(True)
 
-    def _move_aside(self, path: object, check: object) -> None:
+    def _move_aside(self, path: Path, check: Callable[[Path], object]) -> None:
         return None
 
     def _refuse(self, what: str) -> NoReturn:

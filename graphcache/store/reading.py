@@ -1,0 +1,47 @@
+"""Reading what may be damaged: sizes are known before bytes are read, and nothing passes unchecked."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from graphcache.artifact import Artifact
+from graphcache.digest import checksum, sha256_hex
+from graphcache.errors import CorruptError
+from graphcache.store.base import Entry
+
+# An entry is 2 KB; what is far larger is none, and need not be read to know.
+RECORD_LIMIT_BYTES = 1 << 20
+
+
+def read_file(path: Path, *, exactly_bytes: int | None = None, limit_bytes: int = RECORD_LIMIT_BYTES) -> bytes:
+    """The bytes of a regular file. Raises OSError; CorruptError for what is none or has another size."""
+    # Without O_NONBLOCK a pipe under this name would be waited for.
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise CorruptError("not a regular file")
+        if exactly_bytes is not None and status.st_size != exactly_bytes:
+            raise CorruptError(f"{status.st_size:,} bytes where its entry says {exactly_bytes:,}")
+        if exactly_bytes is None and status.st_size > limit_bytes:
+            raise CorruptError(f"{status.st_size:,} bytes, above the limit of {limit_bytes:,}")
+        return file.read()
+
+
+def check_object(entry: Entry, data: bytes, *, sha256: bool = False) -> Artifact:
+    """The artifact in `data`, when it is the one that `entry` names. Raises CorruptError.
+
+    By XXH3-128 on every load, which finds bit rot; with `sha256` also by the name, which finds forgery.
+    """
+    if len(data) != entry.object.size_bytes:
+        raise CorruptError(f"{len(data):,} bytes where its entry says {entry.object.size_bytes:,}")
+    if checksum(data) != entry.object.xxh3_128:
+        raise CorruptError("its XXH3 is not what its entry says")
+    if sha256 and sha256_hex(data) != entry.object.sha256:
+        raise CorruptError("its SHA-256 is not its name")
+    artifact = Artifact.parse(data)
+    if artifact.key != entry.key:
+        raise CorruptError("it was made for another key than its entry's")
+    return artifact
