@@ -1,0 +1,160 @@
+"""The settings of a run, checked as soon as they are given: a wrong one ends the run before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from graphcache.catalog import CatalogOptions
+from graphcache.errors import UsageError
+
+SCHEDULES = ("constant", "linear", "cosine")
+DTYPES = ("bfloat16", "float32")
+FUSIONS = (1, 2, 4, 8, 16, 32)
+
+# What may differ between a run and its continuation: where things are, and what changes no arithmetic.
+FREE_ON_RESUME = frozenset(
+    {"model", "data", "out", "backend", "steps", "resident_layers", "update_workers", "save_every", "keep", "resume",
+     "cache", "fusion", "eager_layers"}
+)  # fmt: skip
+
+
+class ConfigError(UsageError):
+    """A setting of a run that cannot be right, or that differs from the run that is resumed."""
+
+    name = "config"
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run. Counts unless the name says otherwise.
+
+    steps:           optimizer steps in all, those before a resume included; None: one pass over the data
+    seq:             tokens in a sequence; micro_batch: sequences in a graph call; accum: micro-batches in a step
+    resident_layers: layers on each device that keep AdamW's state there
+    warmup_steps:    steps over which the learning rate rises to `lr`
+    clip_norm:       largest L2 norm of all gradients together; None: not clipped
+    save_every:      steps between checkpoints; None: one at the end
+    keep:            complete checkpoints that are kept
+    fusion:          PEs that the cached artifacts were compiled for
+    eager_layers:    emulator only: layers and head run eagerly on the host, the optimizer's graphs from the cache
+    """
+
+    model: Path
+    data: Path
+    out: Path
+    backend: str = "cpu"
+    resident_layers: int = 0
+    update_workers: int = 4
+    steps: int | None = None
+    seq: int = 512
+    accum: int = 4
+    micro_batch: int = 1
+    lr: float = 1e-5
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    schedule: str = "constant"
+    warmup_steps: int = 0
+    clip_norm: float | None = None
+    dtype: str = "bfloat16"
+    seed: int = 0
+    save_every: int | None = None
+    keep: int = 2
+    resume: bool = False
+    cache: str | None = None
+    fusion: int = 8
+    eager_layers: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("seq", "accum", "micro_batch", "update_workers", "keep"):
+            self._at_least(name, 1)
+        for name in ("resident_layers", "warmup_steps", "seed"):
+            self._at_least(name, 0)
+        for name in ("steps", "save_every"):
+            if getattr(self, name) is not None:
+                self._at_least(name, 1)
+        self._range("lr", 0.0, 1.0)
+        self._range("weight_decay", 0.0, 1.0)
+        self._range("eps", 0.0, 1.0, open_low=True)
+        self._range("beta1", 0.0, 1.0, open_high=True)
+        self._range("beta2", 0.0, 1.0, open_high=True)
+        if self.clip_norm is not None:
+            self._range("clip_norm", 0.0, math.inf, open_low=True, open_high=True)
+        self._one_of("schedule", SCHEDULES)
+        self._one_of("dtype", DTYPES)
+        self._one_of("fusion", FUSIONS)
+        if self.lr * self.weight_decay >= 1:
+            raise ConfigError(f"--lr {self.lr} times --weight-decay {self.weight_decay} would take whole weights away")
+        if self.eager_layers and not self.backend.startswith("emulator"):
+            raise ConfigError(
+                f"--eager-layers is for the emulator, and --backend is {self.backend!r}",
+                hint="on cpu all graphs run eagerly; on a card none may",
+            )
+
+    def _at_least(self, name: str, low: int) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise ConfigError(f"{_flag(name)} is {value!r}", hint=f"it is a whole number, {low} or more")
+
+    def _range(self, name: str, low: float, high: float, *, open_low: bool = False, open_high: bool = False) -> None:
+        value = getattr(self, name)
+        inside = low <= value <= high and not (open_low and value == low) and not (open_high and value == high)
+        if not inside:  # NaN is not inside either
+            bounds = f"{'above' if open_low else 'at least'} {low} and {'below' if open_high else 'at most'} {high}"
+            raise ConfigError(f"{_flag(name)} is {value!r}", hint=f"it must be {bounds}")
+
+    def _one_of(self, name: str, values: tuple[Any, ...]) -> None:
+        if getattr(self, name) not in values:
+            known = ", ".join(str(v) for v in values)
+            raise ConfigError(f"{_flag(name)} is {getattr(self, name)!r}", hint=f"it must be one of: {known}")
+
+    @property
+    def catalog_options(self) -> CatalogOptions:
+        """The choices that enter the graphs' signatures."""
+        return replace(CatalogOptions(), sequence=self.seq, micro_batch=self.micro_batch, dtype=self.dtype)
+
+    @property
+    def sequences_per_step(self) -> int:
+        return self.micro_batch * self.accum
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
+
+
+def check_resumable(before: Mapping[str, Any], now: RunConfig) -> None:
+    """That `now` continues the run whose settings were `before` (its config.json).
+
+    Raises ConfigError naming every setting that differs and would make the continued run another run.
+    """
+    values = now.as_json()
+    differing = [
+        f"{_flag(name)} was {before.get(name)!r} and is {values[name]!r}"
+        for name in sorted(set(values) - FREE_ON_RESUME)
+        if before.get(name) != values[name]
+    ]
+    # A schedule with an end depends on the number of steps.
+    if now.schedule != "constant" and before.get("steps") != now.steps:
+        differing.append(f"--steps was {before.get('steps')!r} and is {now.steps!r} under --schedule {now.schedule}")
+    if differing:
+        raise ConfigError("; ".join(differing), hint="give the same settings, or another --out for a new run")
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """RUN/config.json as an object. Raises ConfigError when it is not one."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} holds no JSON object")
+    return value
+
+
+def _flag(name: str) -> str:
+    return "--betas" if name in ("beta1", "beta2") else "--" + name.replace("_", "-")
