@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.tiny import SPECIAL, TEMPLATE
+from trainer.data.chat import ChatTemplate, ChatTemplateError
+from trainer.data.documents import DataError, read_documents
+
+CHAT = ChatTemplate(TEMPLATE, {"eos_token": SPECIAL[0]})
+
+
+def documents(tmp_path, text, name="data.jsonl"):
+    path = tmp_path / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return list(read_documents(path, CHAT))
+
+
+def answers(document):
+    return [document.text[begin:end] for begin, end in document.spans]
+
+
+def test_plain_text_is_one_document_without_its_byte_order_mark(tmp_path):
+    (document,) = documents(tmp_path, "\ufeffone\n\ntwo\n", "data.txt")
+    assert (document.line, document.text, document.spans) == (1, "one\n\ntwo\n", None)
+
+
+def test_a_line_of_jsonl_is_a_document_and_blank_lines_are_none(tmp_path):
+    found = documents(tmp_path, '{"text": "a", "source": 7}\n\n  \n{"text": "b"}')
+    assert [(d.line, d.text) for d in found] == [(1, "a"), (4, "b")]
+
+
+def test_only_the_completion_counts(tmp_path):
+    (document,) = documents(tmp_path, '{"prompt": "2+2=", "completion": "4"}')
+    assert (document.text, answers(document)) == ("2+2=4", ["4"])
+
+
+def test_only_the_assistants_turns_count(tmp_path):
+    turns = [("system", "s"), ("user", "u1"), ("assistant", "a1"), ("user", "u2"), ("assistant", "a2")]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    (document,) = documents(tmp_path, json.dumps({"messages": messages}))
+    assert document.complete
+    assert answers(document) == ["a1<|end|>\n", "a2<|end|>\n"]
+    assert document.text.count("<|turn|>") == 5
+
+
+def test_generation_marks_in_a_template_change_nothing():
+    source = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% else %}[{{ m.content }}]{% endif %}{% endfor %}"
+    )
+    text, spans = ChatTemplate(source, {}).render(
+        [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    )
+    assert (text, spans) == ("[q]a", ((3, 4),))
+
+
+def test_a_template_that_rewrites_earlier_turns_is_refused():
+    source = "{% for m in messages %}{% if loop.last %}{{ m.content }}{% else %}-{% endif %}{% endfor %}"
+    messages = [{"role": r, "content": r} for r in ("user", "assistant", "user")]
+    with pytest.raises(ChatTemplateError, match="writes message 1 in another way"):
+        ChatTemplate(source, {}).render(messages)
+
+
+def test_a_template_cannot_reach_out_of_its_sandbox():
+    with pytest.raises(ChatTemplateError, match="refuses"):
+        ChatTemplate("{{ ''.__class__.__mro__ }}", {}).render([{"role": "user", "content": ""}])
+
+
+def test_a_broken_template_names_its_line():
+    with pytest.raises(ChatTemplateError, match="line 2"):
+        ChatTemplate("\n{% if %}", {})
+
+
+@pytest.mark.parametrize(
+    ("line", "fact"),
+    [
+        ("{", "not JSON"),
+        (b"\xff{}", "not JSON"),
+        ("[]", "a JSON list, not an object"),
+        ("{}", "none of text, messages, prompt"),
+        ('{"text": "a", "messages": []}', "has text and messages"),
+        ('{"text": null}', "text is a NoneType"),
+        ('{"text": "\\ud800"}', "half of a surrogate pair"),
+        ('{"prompt": "a"}', "no completion"),
+        ('{"messages": []}', "not a list of at least one"),
+        ('{"messages": [{"role": "user"}]}', "message 0 is not an object with a role and a content"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, line, fact):
+    good = b'{"text": "good"}\n\n'
+    with pytest.raises(DataError, match=rf"data\.jsonl:3: .*{fact}"):
+        documents(tmp_path, good + (line.encode() if isinstance(line, str) else line))
+
+
+def test_a_conversation_that_the_template_refuses_is_named_by_line(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"messages": [{"role": "user", "content": "x"}]}\n')
+    refusing = ChatTemplate("{{ raise_exception('no system turn') }}", {})
+    with pytest.raises(DataError, match=r"data\.jsonl:1: .*no system turn"):
+        list(read_documents(path, refusing))
+    with pytest.raises(DataError, match=r"data\.jsonl:1: the checkpoint has no chat template"):
+        list(read_documents(path, ChatTemplate(None, {})))
+
+
+def test_text_that_is_not_utf8_names_the_line(tmp_path):
+    with pytest.raises(DataError, match=r"data\.txt:3: not UTF-8"):
+        documents(tmp_path, b"a\nb\n\xff\n", "data.txt")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"no\.txt cannot be read"):
+        list(read_documents(tmp_path / "no.txt", CHAT))

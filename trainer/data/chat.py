@@ -1,0 +1,110 @@
+"""A checkpoint's own chat template, and which characters of a rendered conversation the assistant wrote.
+
+The assistant's part of a turn is what the template adds to the conversation so far, asked to answer: rendering
+`messages[:i]` with the generation prompt must be a prefix of rendering `messages[:i + 1]`, and the rest is the answer
+with its end-of-turn token. No date is given to templates, so that tokens do not depend on the day.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+from graphcache.errors import GraphcacheError
+
+
+class ChatTemplateError(GraphcacheError):
+    """The template is missing, is not a template, or refuses a conversation."""
+
+    name = "chat-template"
+
+
+class ChatTemplate:
+    """Renders conversations. Made without a template too: then only `render` fails."""
+
+    def __init__(self, source: str | None, special_tokens: Mapping[str, str]) -> None:
+        """special_tokens: what the template may name: `{"bos_token": "<s>", ...}`."""
+        self.source = source
+        self._variables = dict(special_tokens)
+        self._template = None if source is None else _compiled(source)
+
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[tuple[int, int], ...]]:
+        """The whole conversation, and the (begin, end) of each of the assistant's answers in it, in characters."""
+        text = self._render(messages, prompt=False)
+        spans = []
+        for i, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            before = self._render(messages[:i], prompt=True)
+            after = self._render(messages[: i + 1], prompt=False)
+            if not after.startswith(before) or not text.startswith(after.rstrip()):
+                raise ChatTemplateError(
+                    f"the chat template writes message {i} in another way when more follows, so that the assistant's"
+                    " part cannot be told",
+                    hint="give the conversation as prompt and completion",
+                )
+            spans.append((len(before), min(len(after), len(text))))
+        return text, tuple(spans)
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
+        if self._template is None:
+            raise ChatTemplateError(
+                "the checkpoint has no chat template", hint="it is in tokenizer_config.json or chat_template.jinja"
+            )
+        try:
+            return self._template.render(messages=messages, add_generation_prompt=prompt, **self._variables)
+        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+            raise ChatTemplateError(f"the chat template refuses the conversation: {error}") from error
+
+
+def read_template(model: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
+    """The template's source: chat_template.jinja beside the weights, else what tokenizer_config.json holds."""
+    try:
+        return (model / "chat_template.jinja").read_text("utf-8")
+    except FileNotFoundError:
+        pass
+    found = tokenizer_config.get("chat_template")
+    if isinstance(found, list):  # several by name
+        found = next((t.get("template") for t in found if t.get("name") == "default"), None)
+    return found if isinstance(found, str) else None
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}` marks the assistant's part for other trainers: here its body, as it is."""
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+_Generation.tags = {"generation"}
+
+
+def _compiled(source: str) -> jinja2.Template:
+    """The template, in a sandbox: it comes with the checkpoint, from whoever made that."""
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    )
+    environment.globals["raise_exception"] = _refuse
+    environment.filters["tojson"] = _to_json
+    try:
+        return environment.from_string(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise ChatTemplateError(f"the chat template has a fault in line {error.lineno}: {error.message}") from error
+
+
+def _refuse(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    """As `transformers` renders it: jinja's own filter would escape HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
