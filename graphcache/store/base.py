@@ -22,6 +22,8 @@ from graphcache.key import Key
 ENTRY_FORMAT = "graphcache-entry-1"
 FAILURE_FORMAT = "graphcache-failure-1"
 
+_TIME = re.compile(r"[1-9]\d{3}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ", re.ASCII)
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -71,6 +73,10 @@ class Entry:
     object: Object
     facts: Facts
     created: str
+
+    def __post_init__(self) -> None:
+        if not _TIME.fullmatch(self.created):
+            raise ValueError(f"an entry's time is like 2026-11-29T15:04:05Z, not {self.created!r}")
 
     @property
     def program(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from graphcache.errors import UsageError
 from graphcache.key import BUILD_ONLY, DEFAULT, PROGRAM, SETTING, Difference
 from graphcache.store.base import Entry, Store
 
@@ -67,3 +68,17 @@ def differences(entry: Entry, observed: Mapping[str, str]) -> list[Difference]:
         for name in names
         if kept.get(name) != observed.get(name) and not (name in BUILD_ONLY and name not in observed)
     ]
+
+
+def by_prefix(store: Store, prefix: str) -> Entry:
+    """The one entry whose key digest begins with `prefix`. Raises UsageError for none, or for several, naming them."""
+    found = [entry for entry in store.entries() if entry.key.digest.startswith(prefix)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise UsageError(f"no entry has a key that begins with {prefix!r}", hint="graphcache ls lists the keys")
+    named = ", ".join(f"{entry.key.digest[:16]} ({entry.graph.name})" for entry in found[:8])
+    more = f", and {len(found) - 8} more" if len(found) > 8 else ""
+    raise UsageError(
+        f"{len(found)} entries have keys that begin with {prefix!r}: {named}{more}", hint="give more digits"
+    )

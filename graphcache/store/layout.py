@@ -81,6 +81,14 @@ class Layout:
         for top in ("entries", "objects", "failures"):
             yield from (path for path in _below(self.root / top) if is_temporary(path))
 
+    def strays(self) -> Iterator[Path]:
+        """What lies among objects and entries, but is neither, nor temporary: someone else put it there."""
+        for top, depth, suffix in (("entries", 3, RECORD_SUFFIX), ("objects", 2, OBJECT_SUFFIX)):
+            for path in _below(self.root / top):
+                at_depth = len(path.relative_to(self.root / top).parts) == depth
+                if not is_temporary(path) and not (at_depth and path.suffix == suffix):
+                    yield path
+
 
 def files(folder: Path) -> list[Path]:
     """Whatever in `folder` is no folder, sorted by name."""

@@ -22,9 +22,9 @@ from graphcache.key import Key
 from graphcache.store.aside import move_aside
 from graphcache.store.base import Entry, Facts, Failure, Fault, Object
 from graphcache.store.files import store_error, write_file
-from graphcache.store.layout import Layout
+from graphcache.store.layout import OBJECT_SUFFIX, Layout
 from graphcache.store.lock import claim
-from graphcache.store.reading import check_object, read_file
+from graphcache.store.reading import check_name, check_object, read_file
 
 _BAD_MEDIUM = (errno.EIO, errno.ESTALE, errno.EISDIR, errno.EUCLEAN)
 
@@ -76,6 +76,23 @@ class LocalStore:
                 f"{entry.graph.name}, object {entry.object.sha256[:12]}: {error}",
                 hint="the next build compiles it again",
             ) from error
+
+    def check_name(self, path: Path) -> bool:
+        """Whether the object file at `path` has the SHA-256 that it is named by; one that has not is set aside."""
+        name = path.name.removesuffix(OBJECT_SUFFIX)
+        try:
+            if path != self.layout.object(name):
+                raise CorruptError(f"an object whose place is {self.layout.relative(self.layout.object(name))}")
+            check_name(path, name)
+        except FileNotFoundError:
+            # gc took it since it was listed.
+            return True
+        except CorruptError as error:
+            self._fault(path, str(error), self._refuse_always)
+            return False
+        except OSError as error:
+            raise store_error("read", path, error) from error
+        return True
 
     def failure(self, key: Key) -> Failure | None:
         found = self._record_at(self.layout.failure(key), Failure.decode)
@@ -198,4 +215,4 @@ class LocalStore:
 
     @staticmethod
     def _refuse_always(path: Path) -> None:
-        raise CorruptError(f"{path.name} is set aside because of what it names")
+        raise CorruptError(f"{path.name} is bad whatever it holds")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -45,3 +46,11 @@ def check_object(entry: Entry, data: bytes, *, sha256: bool = False) -> Artifact
     if artifact.key != entry.key:
         raise CorruptError("it was made for another key than its entry's")
     return artifact
+
+
+def check_name(path: Path, sha256: str) -> None:
+    """Raises CorruptError unless the file's SHA-256 is `sha256`; OSError when it cannot be read. In bounded memory."""
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != sha256:
+        raise CorruptError(f"its SHA-256 is {found[:12]}..., not its name")

@@ -1,0 +1,58 @@
+"""What the commands that look into a cache have in common: opening it, naming entries, reporting what was damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cli.render import emit_warning
+from graphcache.errors import StoreError
+from graphcache.key import SETTING
+from graphcache.ledger import Ledger, Usage
+from graphcache.location import cache_dir
+from graphcache.memo import memo_of
+from graphcache.store.base import Entry, Fault
+from graphcache.store.local import LocalStore
+
+# As git shows commits: enough to be unique among thousands, short enough for a line.
+KEY_DIGITS = 12
+
+
+def open_cache(option: str | None) -> LocalStore:
+    """The cache that a command works on. Raises StoreError when there is none."""
+    root = cache_dir(option)
+    if not root.is_dir():
+        raise StoreError(f"there is no cache at {root}", hint="--cache names another; graphcache build makes one")
+    return LocalStore(root)
+
+
+def usage_of(store: LocalStore) -> dict[str, Usage]:
+    """Uses by key digest, as far as this machine remembers them."""
+    with memo_of(store.root) as memo:
+        return Ledger(memo).usage()
+
+
+def toolchain_text(parts: Mapping[str, str]) -> str:
+    """What tells most toolchains apart, in a few words: `2026.4.0, fusion 8, tactic compute-bound`."""
+    words = [parts.get("furiosa-torch", "")]
+    words += [f"fusion {parts['fusion']}"] if "fusion" in parts else []
+    words += [f"{name.removeprefix(SETTING)} {parts[name]}" for name in sorted(parts) if name.startswith(SETTING)]
+    return ", ".join(word for word in words if word)
+
+
+def by_name(entries: Iterable[Entry]) -> list[Entry]:
+    """As people look for them: by catalog, graph, then key."""
+    return sorted(entries, key=lambda entry: (entry.graph.catalog, entry.graph.name, entry.key.digest))
+
+
+def entry_json(entry: Entry) -> dict[str, Any]:
+    return {**entry.as_json(), "key_digest": entry.key.digest}
+
+
+def warn_of_faults(faults: Iterable[Fault]) -> None:
+    for fault in faults:
+        emit_warning("corrupt", fault_text(fault))
+
+
+def fault_text(fault: Fault) -> str:
+    return f"{fault.path}: {fault.problem}" + (f"; now {fault.set_aside}" if fault.set_aside else "")

@@ -1,0 +1,99 @@
+"""`graphcache stats`: what a cache holds, what it saved, and what lies around in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from cli.cache import open_cache, usage_of, warn_of_faults
+from cli.options import cache_option, cli_command, json_option
+from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, secs_text
+from graphcache.store.base import Entry
+from graphcache.store.layout import files
+from graphcache.store.local import LocalStore
+
+
+@cli_command("stats", examples=("graphcache stats", "graphcache stats --json"))
+@cache_option
+@json_option
+def command(cache: str | None, as_json: bool) -> None:
+    """Show sizes, hits and compile times of the cache, by catalog.
+
+    Hits are those that this machine remembers; seconds saved are hits times what each compile took.
+    """
+    store = open_cache(cache)
+    facts = _facts(store)
+    warn_of_faults(store.faults)
+    if as_json:
+        emit_json(facts)
+    else:
+        _show(facts)
+
+
+def _facts(store: LocalStore) -> dict[str, Any]:
+    entries = list(store.entries())
+    usage = usage_of(store)
+    hits = {key: used.hits for key, used in usage.items()}
+    failures = store.failures()
+    objects, aside = list(store.layout.object_files()), files(store.layout.set_aside)
+    names = sorted({entry.graph.catalog for entry in entries})
+    return {
+        "cache": str(store.root),
+        "catalogs": {name: _totals([e for e in entries if e.graph.catalog == name], hits) for name in names},
+        "total": _totals(entries, hits),
+        "objects": len(objects),
+        "objects_bytes": _size_bytes(objects),
+        "failures": len(failures),
+        "failures_retryable": sum(failure.retryable for failure in failures),
+        "set_aside": len(aside),
+        "set_aside_bytes": _size_bytes(aside),
+    }
+
+
+def _totals(entries: Iterable[Entry], hits: dict[str, int]) -> dict[str, Any]:
+    chosen = list(entries)
+
+    def total(value: Callable[[Entry], float]) -> float:
+        return sum(value(entry) for entry in chosen)
+
+    return {
+        "entries": len(chosen),
+        "hits": sum(hits.get(entry.key.digest, 0) for entry in chosen),
+        "compile_secs": total(lambda entry: entry.cost.wall_secs),
+        "saved_secs": total(lambda entry: entry.cost.wall_secs * hits.get(entry.key.digest, 0)),
+        "size_bytes": sum(entry.size_bytes for entry in chosen),
+    }
+
+
+def _size_bytes(paths: Iterable[Path]) -> int:
+    """Of files that are still there: another process may take one away."""
+    return sum(path.stat().st_size for path in paths if path.is_file())
+
+
+def _show(facts: dict[str, Any]) -> None:
+    rows = [*facts["catalogs"].items(), ("all", facts["total"])]
+    emit_table(
+        ("catalog", "entries", "hits", "compiled in", "saved", "bytes"),
+        [
+            (
+                name,
+                count_text(totals["entries"]),
+                count_text(totals["hits"]),
+                secs_text(totals["compile_secs"]),
+                secs_text(totals["saved_secs"]),
+                count_text(totals["size_bytes"]),
+            )
+            for name, totals in rows
+        ],
+        right=("entries", "hits", "compiled in", "saved", "bytes"),
+    )
+    print()
+    emit_facts(
+        [
+            ("cache", facts["cache"]),
+            ("failures", f"{facts['failures']} ({facts['failures_retryable']} of them worth another try)"),
+            ("set aside", f"{facts['set_aside']} ({bytes_text(facts['set_aside_bytes'])})"),
+            ("objects", f"{count_text(facts['objects'])} ({bytes_text(facts['objects_bytes'])})"),
+        ]
+    )
