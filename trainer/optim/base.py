@@ -2,29 +2,29 @@
 
 A step, seen from here:
 
-    optimizer.begin_step(step, lr)             once the loss of the step's last micro-batch is known to be finite
-    optimizer.submit(unit, gradients)          for every unit, as soon as its gradients are final (top of the model first)
-    report = optimizer.finish_step()           a barrier: every weight of the next forward pass is in place
+    optimizer.begin_step(step, lr)        once the loss of the step's last micro-batch is known to be finite
+    optimizer.submit(unit, gradients)     for every unit, top of the model first, as soon as its gradients are final
+    report = optimizer.finish_step()      a barrier: every weight of the next forward pass is in place
 
 The first error of a worker is raised, with its own traceback, by the next `submit` or `finish_step`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from trainer.device.base import Buffer, DeviceBackend
 
-# A unit's gradients over the whole step, by the parameter's short name, already divided by the step's label tokens:
-# float32 accumulators in the parameter's shape; Buffers for a unit on a device, tensors for one on the host.
-Gradients = Mapping[str, Buffer] | Mapping[str, Tensor]
+# A unit's gradients over the whole step, already divided by the step's label tokens. What they are is the unit's
+# business: float32 accumulators in the device's memory for a layer, rows of a table on the host. `submit` takes them.
+Gradients = Any
 
-# Pieces of one parameter's gradient: flat, in the policy's dtype. Laid end to end they are the flat parameter; rows
-# that pad the last piece are past its end. A Tensor is on the host already, a Buffer must be downloaded or used there.
+# A piece of one parameter's gradient: flat, in the policy's dtype. A parameter's pieces laid end to end are the flat
+# parameter. A Tensor is on the host already, a Buffer must be downloaded or used where it is.
 Piece = Buffer | Tensor
 
 
@@ -60,14 +60,15 @@ class Unit(Protocol):
     def drop_weights(self) -> None:
         """Free the device's copies of the weights: nothing reads them between the last backward and the update."""
 
-    def pieces(self, gradients: Gradients) -> dict[str, tuple[Piece, ...]]:
-        """The gradients, cast and cut as the AdamW graphs take them. Frees the accumulators.
+    def pieces(self, gradients: Gradients) -> Iterator[tuple[str, Piece]]:
+        """Each parameter's name with its pieces, in order, cast and cut as the AdamW graphs take them.
 
-        It calls graphs, so the main thread calls it; the caller owns, and frees, the pieces.
+        Frees the accumulators as it goes. It calls graphs, so the main thread iterates; pieces that are Buffers are the
+        caller's to free.
         """
 
     def install(self, name: str, weight: Tensor) -> None:
-        """Make `weight` (the policy's dtype, the parameter's shape, on the host) what the next forward pass uses.
+        """Make `weight` (the policy's dtype, flat, on the host) what the next forward pass uses; takes it over.
 
         Complete on return; any thread.
         """
