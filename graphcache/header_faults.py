@@ -13,10 +13,14 @@ from graphcache.errors import GraphcacheError
 DAMAGED = "download or copy the file again"
 WRITER = "the program that wrote it does not follow the safetensors format; save it again with the safetensors library"
 
+# Characters of a quoted value.
+QUOTED_MAX = 200
+
 
 def quoted(value: object) -> str:
     """`value` for an error message: escaped, and short however large the value is."""
-    return reprlib.repr(value)
+    text = reprlib.repr(value)
+    return text if len(text) <= QUOTED_MAX else text[: QUOTED_MAX - 3] + "..."
 
 
 class HeaderError(GraphcacheError):

@@ -21,7 +21,7 @@ from graphcache.header_faults import (
 )
 
 # A tensor's entry takes at least 45 bytes and holds three brackets, so text with more than one in eight is no header;
-# an empty list costs 64 bytes in memory for two of text, so this keeps a parse below ten times the text.
+# an empty list costs 64 bytes of memory for two of text.
 BYTES_PER_BRACKET = 8
 FREE_BRACKETS = 64
 
