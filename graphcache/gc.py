@@ -119,10 +119,11 @@ def apply(store: LocalStore, planned: Plan) -> None:
     layout = store.layout
     for eviction in planned.evictions:
         _delete(layout.entry(eviction.entry.key))
-    objects = [layout.object(eviction.entry.object.sha256) for eviction in planned.evictions]
+    evicted = [layout.object(eviction.entry.object.sha256) for eviction in planned.evictions]
     swept = [layout.root / leftover.path for leftover in planned.leftovers]
-    _delete_objects(layout, [*objects, *(path for path in swept if _is_object(layout, path))])
-    for path in swept:
+    orphans = [path for path in swept if _is_object(layout, path)]
+    _delete_objects(layout, [*evicted, *orphans])
+    for path in set(swept).difference(orphans):
         _delete(path)
     for shard in folders(layout.root / "entries"):
         for program in folders(shard):
