@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from graphcache.checkpoint import Checkpoint, find_checkpoint, read_config
-from graphcache.groups import Shape, TensorGroup, collapse, expand
+from graphcache.groups import GroupError, Shape, TensorGroup, collapse, expand
 from graphcache.header import DTYPE_BITS, read_header
 from graphcache.header_faults import TensorDuplicatedError, TensorMissingError, quoted
 
@@ -111,7 +111,10 @@ class TensorTable:
     @classmethod
     def from_groups(cls, groups: Iterable[TensorGroup]) -> TensorTable:
         """The table that groups stand for. Raises GroupError for groups that no table can have given."""
-        return cls(tuple(sorted((TensorInfo(name, *shape) for name, shape in expand(groups)), key=_name)))
+        table = cls(tuple(sorted((TensorInfo(name, *shape) for name, shape in expand(groups)), key=_name)))
+        if len(table._by_name) != len(table):
+            raise GroupError("two groups stand for the same tensor")
+        return table
 
 
 def read_table(model: Path) -> TensorTable:

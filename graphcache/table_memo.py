@@ -1,7 +1,8 @@
 """Tensor tables remembered from one run to the next, as long as no file of the checkpoint has changed.
 
-One row holds a model's whole table: 191 shards cost 191 `stat` calls instead of 191 headers. It pays on network file
-systems and for huge headers; `docs/results/` has the figures for a local disk.
+One row holds a model's whole table: 191 shards cost 191 `stat` calls instead of 191 headers. On a local disk that is
+5 ms against 11 ms for Llama-3.1-405B, and less than the 21 ms of importing and opening the memo, so only who has it
+open anyway asks it there; a network file system saves three round trips a shard, a header of 100 MB several seconds.
 """
 
 from __future__ import annotations
