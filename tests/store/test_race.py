@@ -118,3 +118,33 @@ def test_a_claim_is_seen_by_others_and_ends_with_its_holder(store):
     with store.claim(KEYS[0]) as alone:
         assert alone
     assert os.listdir(store.root / "locks") == []
+
+
+class FakeStaleClient(LocalStore):
+    """A client of a network file system: for a minute it sees no new file of others, but cannot link over it."""
+
+    def _entry_at(self, path):
+        return None
+
+
+def test_a_winner_that_the_loser_cannot_see_leaves_one_consistent_pair(store):
+    first = store.commit(KEYS[0], fake_artifact(KEYS[0], salt="first"), fake_facts())
+    stale = FakeStaleClient(store.root)
+    assert stale.lookup(KEYS[0]) is None
+    second = stale.commit(KEYS[0], fake_artifact(KEYS[0], salt="second"), fake_facts())
+    assert store.lookup(KEYS[0]) == second
+    # Who read the first entry before still gets what it names.
+    assert store.open(first).as_bytes() == fake_artifact(KEYS[0], salt="first")
+    assert verify(store).sound
+
+
+def test_without_hard_links_the_last_of_two_commits_at_once_wins(store, monkeypatch):
+    def refuse(source, target):
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    run_all([lambda n=n: build(LocalStore(store.root), n) for n in range(PROCESSES)])
+    report = verify(store)
+    assert report.sound, report.faults
+    assert report.temporaries == ()
+    assert {entry.key for entry in report.entries} == set(KEYS)

@@ -1,0 +1,146 @@
+"""`graphcache gc`: what a cache can do without, by size, age or manifest; deleted only with --yes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli.cache import KEY_DIGITS, by_name, open_cache, usage_of
+from cli.options import PATH, cache_option, cli_command, json_option
+from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table
+from graphcache.gc import Limits, Plan, apply, plan
+from graphcache.ledger import Ledger
+from graphcache.memo import memo_of
+from graphcache.store.local import LocalStore
+
+SIZES = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+AGES = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
+
+
+def _quantity(units: Mapping[str, float]) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
+    """A callback that turns `20GB` or `30d` into bytes or seconds."""
+
+    def convert(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+        if value is None:
+            return None
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", value, re.ASCII)
+        scale = {unit.lower(): scale for unit, scale in units.items()}.get(found[2].lower()) if found else None
+        if found is None or scale is None:
+            raise click.BadParameter(f"{value!r} is not a number with a unit; units: {', '.join(units)}")
+        return float(found[1]) * scale
+
+    return convert
+
+
+@cli_command(
+    "gc",
+    examples=(
+        "graphcache gc",
+        "graphcache gc --max-size 20GB --max-age 90d",
+        "graphcache gc --keep-manifest cache_manifests/llama-3.1-8b-adamw.json --yes",
+    ),
+)
+@click.option(
+    "--max-size",
+    metavar="SIZE",
+    callback=_quantity(SIZES),
+    help="Keep this much, such as 20GB; what was used longest ago goes first.",
+)
+@click.option(
+    "--max-age",
+    metavar="AGE",
+    callback=_quantity(AGES),
+    help="Delete what was not used for so long, such as 90d (h, d, w).",
+)
+@click.option(
+    "--keep-manifest",
+    "manifests",
+    type=PATH,
+    metavar="FILE",
+    multiple=True,
+    help="Keep the entries of this manifest whatever the limits say; without limits, delete all others. Repeatable.",
+)
+@click.option("--yes", is_flag=True, help="Delete; without it, only show what would go.")
+@cache_option
+@json_option
+def command(
+    max_size: float | None,
+    max_age: float | None,
+    manifests: tuple[Path, ...],
+    yes: bool,
+    cache: str | None,
+    as_json: bool,
+) -> None:
+    """Delete entries by size, age or manifest; a dry run unless --yes.
+
+    Also swept: objects that no entry names, files of killed writes (after a day), and old logs, failures and files set
+    aside (after 30 days). An object that an entry names is never deleted, also while builds run.
+    """
+    store = open_cache(cache)
+    size_bytes = None if max_size is None else int(max_size)
+    limits = Limits(max_size_bytes=size_bytes, max_age_secs=max_age, keep=_keep(manifests))
+    used = {key: usage.last_used_secs for key, usage in usage_of(store).items()}
+    planned = plan(store, limits, last_use=used)
+    if yes:
+        apply(store, planned)
+        _forget(store, planned)
+    if as_json:
+        emit_json(_as_json(store, planned, yes))
+    else:
+        _show(planned, yes)
+
+
+def _keep(manifests: tuple[Path, ...]) -> frozenset[str] | None:
+    """Key digests that the manifests name; None when none was given, which is not the same as one that is empty."""
+    if not manifests:
+        return None
+    from graphcache.manifest import read_manifest
+
+    return frozenset(graph.key.digest for path in manifests for graph in read_manifest(path).graphs)
+
+
+def _forget(store: LocalStore, planned: Plan) -> None:
+    with memo_of(store.root) as memo:
+        Ledger(memo).forget(eviction.entry.key.digest for eviction in planned.evictions)
+
+
+def _as_json(store: LocalStore, planned: Plan, deleted: bool) -> dict[str, Any]:
+    return {
+        "cache": str(store.root),
+        "deleted": deleted,
+        "evictions": [
+            {
+                "key_digest": eviction.entry.key.digest,
+                "graph": eviction.entry.graph.name,
+                "reason": eviction.reason,
+                "size_bytes": eviction.entry.size_bytes,
+            }
+            for eviction in planned.evictions
+        ],
+        "leftovers": [
+            {"path": leftover.path, "reason": leftover.reason, "size_bytes": leftover.size_bytes}
+            for leftover in planned.leftovers
+        ],
+        "kept": len(planned.kept),
+        "kept_bytes": planned.kept_bytes,
+        "freed_bytes": planned.freed_bytes,
+    }
+
+
+def _show(planned: Plan, deleted: bool) -> None:
+    reasons = {eviction.entry.key: eviction.reason for eviction in planned.evictions}
+    rows = [
+        (entry.key.digest[:KEY_DIGITS], entry.graph.name, reasons[entry.key], count_text(entry.size_bytes))
+        for entry in by_name(eviction.entry for eviction in planned.evictions)
+    ]
+    rows += [("", item.path, item.reason, count_text(item.size_bytes)) for item in planned.leftovers]
+    emit_table(("key", "graph or file", "reason", "bytes"), rows, right=("bytes",))
+    kept = f"{count_text(len(planned.kept))} ({bytes_text(planned.kept_bytes)})"
+    gone = f"{count_text(len(rows))} ({bytes_text(planned.freed_bytes)})"
+    emit_facts([("kept", kept), ("deleted" if deleted else "to delete", gone)])
+    if rows and not deleted:
+        print("Nothing was deleted; --yes deletes.")

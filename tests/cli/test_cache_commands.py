@@ -1,0 +1,209 @@
+"""ls, show, verify, stats and gc: the human form, --json, and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+
+import pytest
+
+from cli.main import run
+from graphcache.ledger import Ledger
+from graphcache.memo import memo_of
+from graphcache.store import Failure, LocalStore
+from tests.store.fakes import fake_artifact, fake_facts, fake_key
+
+NAMES = [("adamw", "adamw[64]"), ("adamw", "adamw[128]"), ("head", "lse[8]")]
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRAPHCACHE_DIR", str(tmp_path / "cache"))
+    return LocalStore(tmp_path / "cache")
+
+
+@pytest.fixture
+def entries(store):
+    keys = [fake_key(number, settings={"tactic": "compute-bound"}, fusion="8") for number in range(3)]
+    facts = [fake_facts(name, catalog=catalog) for catalog, name in NAMES]
+    return [store.commit(key, fake_artifact(key), fact) for key, fact in zip(keys, facts, strict=True)]
+
+
+@pytest.fixture
+def invoke(capsys):
+    def command(*args: str, code: int = 0):
+        assert run(args) == code
+        return capsys.readouterr()
+
+    return command
+
+
+def rewrite(path, data):
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("command", [["ls"], ["show", "ab"], ["verify"], ["stats"], ["gc"]])
+def test_a_cache_that_is_not_there_is_an_error_that_says_where_it_was_looked_for(store, invoke, command):
+    printed = invoke(*command, code=2)
+    assert str(store.root) in printed.err
+    assert not store.root.exists()
+
+
+def test_ls_lists_entries_by_catalog_and_name_with_totals_last(entries, invoke):
+    lines = invoke("ls").out.splitlines()
+    assert [line.split()[1] for line in lines[1:4]] == ["adamw[128]", "adamw[64]", "lse[8]"]
+    assert "2026.4.0, fusion 8, tactic compute-bound" in lines[1]
+    assert lines[-2].split() == ["entries", "3"]
+    assert f"{sum(entry.size_bytes for entry in entries):,}" in lines[-1]
+
+
+def test_ls_is_the_same_whatever_the_order_of_commits(store, entries, invoke, tmp_path):
+    other = LocalStore(tmp_path / "other")
+    for entry in random.sample(entries, 3):
+        other.adopt(entry, fake_artifact(entry.key))
+    assert invoke("ls").out == invoke("ls", "--cache", str(other.root)).out
+
+
+def test_ls_json_holds_the_entries_whole(store, entries, invoke):
+    listed = json.loads(invoke("ls", "--json").out)
+    assert {entry["key_digest"] for entry in listed["entries"]} == {entry.key.digest for entry in entries}
+    assert listed["entries"][0]["key"]["settings.tactic"] == "compute-bound"
+    assert listed["size_bytes"] == sum(entry.size_bytes for entry in entries)
+
+
+def test_ls_warns_of_a_damaged_entry_and_lists_the_others(store, entries, invoke):
+    rewrite(store.layout.entry(entries[0].key), b"damaged")
+    printed = invoke("ls")
+    assert "warning[corrupt]" in printed.err
+    assert entries[0].key.digest in printed.err
+    assert "adamw[64]" not in printed.out
+
+
+def test_show_takes_the_first_digits_of_a_key(store, entries, invoke):
+    for digits in (12, 64):
+        out = invoke("show", entries[2].key.digest[:digits]).out
+        assert entries[2].key.digest in out
+        assert entries[2].artifact_digest in out
+        assert "settings.tactic" in out
+        assert "lse[8]" in out
+
+
+def test_show_json(store, entries, invoke):
+    shown = json.loads(invoke("show", entries[2].key.digest, "--json").out)
+    assert shown["graph"]["name"] == "lse[8]"
+    assert shown["file"] == str(store.layout.object(entries[2].artifact_digest))
+    assert shown["runnable_bytes"] + shown["dfg_bytes"] < shown["object"]["size_bytes"]
+
+
+def test_show_of_a_prefix_of_several_lists_them(store, entries, invoke):
+    printed = invoke("show", "", code=2)
+    assert "3 entries" in printed.err
+    assert all(entry.key.digest[:16] in printed.err for entry in entries)
+    assert "no entry" in invoke("show", "zz", code=2).err
+
+
+def test_show_of_a_damaged_artifact_is_an_error(store, entries, invoke):
+    rewrite(store.layout.object(entries[0].artifact_digest), b"damaged")
+    printed = invoke("show", entries[0].key.digest, code=1)
+    assert "error[corrupt]" in printed.err
+    assert "set-aside/" in printed.err
+
+
+def test_verify_of_a_sound_cache(entries, invoke):
+    assert "corrupt  0" in invoke("verify").out
+    assert json.loads(invoke("verify", "--json").out)["sound"] is True
+
+
+def test_verify_says_which_is_corrupt_and_exits_with_1(store, entries, invoke):
+    rewrite(store.layout.object(entries[0].artifact_digest), b"damaged")
+    rewrite(store.layout.entry(entries[1].key), b"damaged")
+    out = invoke("verify", code=1).out
+    assert entries[0].artifact_digest in out
+    assert entries[1].key.digest in out
+    assert "entries  1 whole" in out
+    assert "corrupt  0" in invoke("verify").out
+
+
+def test_verify_json_names_the_faults(store, entries, invoke):
+    rewrite(store.layout.entry(entries[1].key), b"damaged")
+    report = json.loads(invoke("verify", "--json", code=1).out)
+    assert [fault["path"] for fault in report["faults"]] == [store.layout.relative(store.layout.entry(entries[1].key))]
+    assert report["faults"][0]["set_aside"].startswith("set-aside/")
+
+
+def test_verify_of_one_key(store, entries, invoke):
+    rewrite(store.layout.object(entries[0].artifact_digest), b"damaged")
+    assert "entries  1 whole" in invoke("verify", entries[1].key.digest[:20]).out
+    invoke("verify", entries[0].key.digest[:20], code=1)
+    assert "no entry" in invoke("verify", "zz", code=2).err
+
+
+def test_verify_lists_what_killed_jobs_left(store, entries, invoke):
+    store.layout.entry(entries[0].key).unlink()
+    (store.root / "objects" / ".tmp-1").write_text("half")
+    lines = invoke("verify").out.splitlines()
+    assert any(line.startswith("orphans") for line in lines)
+    assert any(line.startswith("temporaries") for line in lines)
+
+
+def test_stats_by_catalog_with_what_hits_saved(store, entries, invoke):
+    with memo_of(store.root) as memo:
+        for _ in range(4):
+            Ledger(memo).record([entries[0].key.digest])
+    store.record_failure(Failure(fake_key(9), "fake", "killed", "logs/fake.log", True, "2026-11-29T12:00:00Z"))
+    facts = json.loads(invoke("stats", "--json").out)
+    assert facts["catalogs"]["adamw"]["entries"] == 2
+    assert facts["catalogs"]["adamw"]["saved_secs"] == 4 * entries[0].cost.wall_secs
+    assert facts["total"]["size_bytes"] == sum(entry.size_bytes for entry in entries)
+    assert (facts["failures"], facts["failures_retryable"]) == (1, 1)
+    out = invoke("stats").out
+    assert [line.split()[0] for line in out.splitlines()[1:4]] == ["adamw", "head", "all"]
+    assert "10 s" in out
+
+
+def test_stats_of_an_empty_cache(store, invoke):
+    store.root.mkdir()
+    assert json.loads(invoke("stats", "--json").out)["total"]["entries"] == 0
+    assert "all" in invoke("stats").out
+
+
+def test_gc_is_a_dry_run_unless_yes(store, entries, invoke):
+    out = invoke("gc", "--max-size", "0B").out
+    assert "Nothing was deleted" in out
+    assert "to delete  3" in out
+    assert len(list(store.entries())) == 3
+    out = invoke("gc", "--max-size", "0B", "--yes").out
+    assert "deleted  3" in out
+    assert list(store.entries()) == []
+    assert "to delete  0" in invoke("gc").out
+
+
+def test_gc_json(store, entries, invoke):
+    os.utime(store.root)
+    planned = json.loads(invoke("gc", "--max-size", f"{2 * entries[0].size_bytes + 100}B", "--json").out)
+    assert planned["deleted"] is False
+    assert len(planned["evictions"]) == 1
+    assert planned["kept"] == 2
+    assert planned["freed_bytes"] + planned["kept_bytes"] == sum(entry.size_bytes for entry in entries)
+
+
+def test_gc_keeps_what_was_used_last(store, entries, invoke):
+    with memo_of(store.root) as memo:
+        Ledger(memo).record([entries[1].key.digest], now_secs=4e9)
+    invoke("gc", "--max-size", f"{entries[1].size_bytes}B", "--yes")
+    assert [entry.key for entry in store.entries()] == [entries[1].key]
+
+
+@pytest.mark.parametrize("value", ["", "10", "GB", "-1GB", "1e3GB", "10 parsecs", "1.5.2GB"])
+def test_gc_refuses_a_size_that_is_none(store, entries, invoke, value):
+    assert "units" in invoke("gc", "--max-size", value, code=2).err
+    assert len(list(store.entries())) == 3
+
+
+def test_gc_takes_sizes_and_ages_with_units(store, entries, invoke):
+    for size in ("1 GB", "1.5gb", "300kB", "1TB"):
+        assert "to delete  0" in invoke("gc", "--max-size", size).out
+    for age in ("1h", "0.5d", "52w"):
+        assert "to delete  0" in invoke("gc", "--max-age", age).out
