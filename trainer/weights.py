@@ -6,7 +6,6 @@ A tensor is read into memory of its own and handed over; nothing here keeps it, 
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
 import torch
@@ -17,6 +16,7 @@ from graphcache.shapes import TensorInfo, TensorTable, read_config, read_table
 from trainer.model.config import ModelConfig
 from trainer.model.layer import parameter_shapes
 from trainer.model.rope import inverse_frequencies
+from trainer.raw import read_tensor
 
 EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
@@ -68,15 +68,12 @@ class InputCheckpoint:
     def read(self, name: str) -> Tensor:
         """The tensor in the checkpoint's dtype, in memory that the caller owns. Raises WeightsError."""
         info = self.table[name]
-        tensor = torch.empty(info.shape, dtype=DTYPES[info.dtype])
-        target = tensor.view(-1).view(torch.uint8).numpy().data
         path = self._shards[info.shard]
         try:
             with path.open("rb", buffering=0) as file:
-                _read_exactly(file.fileno(), target, info.begin)
+                return read_tensor(file.fileno(), info.shape, DTYPES[info.dtype], info.begin)
         except OSError as error:
             raise WeightsError(f"{path}: tensor {name} cannot be read: {error}") from error
-        return tensor
 
     def check_derived(self) -> None:
         """That tensors which follow from others say the same: a stored tied head, rotary frequencies.
@@ -135,12 +132,3 @@ class InputCheckpoint:
     def _size(self) -> str:
         c = self.config
         return f"{c.layers} layers, hidden {c.hidden}, vocabulary {c.vocab}, {'tied' if c.tied else 'untied'}"
-
-
-def _read_exactly(fd: int, target: memoryview, offset: int) -> None:
-    done = 0
-    while done < len(target):
-        count = os.preadv(fd, [target[done : done + (1 << 30)]], offset + done)
-        if count == 0:
-            raise OSError(f"the file ends {len(target) - done} bytes early")
-        done += count

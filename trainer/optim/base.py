@@ -53,6 +53,8 @@ class Unit(Protocol):
     """Parameters that are updated together (a decoder layer, the head, the embedding), and where their weights are."""
 
     name: str
+    # What a parameter's name begins with in a checkpoint: `model.layers.3.`, or nothing.
+    prefix: str
     parameters: tuple[Parameter, ...]
     # The device of the weights; None when they are on the host alone.
     backend: DeviceBackend | None

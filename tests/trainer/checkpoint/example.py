@@ -1,0 +1,90 @@
+"""A checkpoint's contents for tests, as a function of the step. As a program it saves one after another, to be killed.
+
+python -m tests.trainer.checkpoint.example MODEL CHECKPOINTS FIRST_STEP
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from tests.support.tiny import LLAMA
+from trainer.checkpoint.folder import SavedCheckpoint
+from trainer.checkpoint.load import read_state
+from trainer.checkpoint.save import Contents, save
+from trainer.model.config import ModelConfig
+from trainer.model.layer import parameter_shapes
+from trainer.optim.base import AdamState, Parameter
+from trainer.weights import EMBEDDING, HEAD, NORM, layer_prefix
+
+KEEP = 2
+
+
+@dataclass(frozen=True)
+class FakeUnit:
+    """Names and shapes alone: what saving needs of a unit."""
+
+    name: str
+    prefix: str
+    parameters: tuple[Parameter, ...]
+    backend: None = None
+
+
+def units() -> list[FakeUnit]:
+    config = ModelConfig.from_json(LLAMA)
+    layer = tuple(Parameter(name, shape) for name, shape in parameter_shapes(config).items())
+    table = (config.vocab, config.hidden)
+    return [
+        FakeUnit("model.embed_tokens", "", (Parameter(EMBEDDING, table),)),
+        *(FakeUnit(layer_prefix(i)[:-1], layer_prefix(i), layer) for i in range(config.layers)),
+        FakeUnit("model.norm", "", (Parameter(NORM, (config.hidden,)),)),
+        FakeUnit("lm_head", "", (Parameter(HEAD, table),)),
+    ]
+
+
+def state(step: int, unit: FakeUnit) -> dict[str, AdamState]:
+    """Numbers that tell step, unit, parameter and part apart."""
+    random = torch.Generator().manual_seed(step * 1000 + len(unit.name))
+
+    def flat(parameter: Parameter) -> torch.Tensor:
+        return torch.randn(parameter.shape, generator=random).flatten()
+
+    return {p.name: AdamState(flat(p), flat(p), flat(p)) for p in unit.parameters}
+
+
+def contents(model: Path, step: int, dtype: str = "bfloat16") -> Contents:
+    config_json: Mapping = json.loads((model / "config.json").read_bytes())
+    return Contents(model, config_json, dtype, units(), lambda unit: state(step, unit), {"seed": 0}, {"digest": "d"})
+
+
+def assert_is(saved: SavedCheckpoint, step: int) -> None:
+    """Every byte of the state is that of `step`."""
+    assert saved.step == step
+    for unit in units():
+        expected = state(step, unit)
+        for name, found in read_state(saved, unit).items():
+            for part in ("master", "exp_avg", "exp_avg_sq"):
+                assert torch.equal(getattr(found, part), getattr(expected[name], part)), (unit.name, name, part)
+
+
+def save_forever(model: Path, checkpoints: Path, step: int) -> None:
+    print(os.getpid(), flush=True)
+    while True:
+        save(checkpoints, step, contents(model, step), KEEP)
+        print(step, flush=True)
+        step += 1
+
+
+if __name__ == "__main__":
+    # A process for each step that is asked for, forked so that torch is imported once.
+    for line in sys.stdin:
+        if (child := os.fork()) == 0:
+            save_forever(Path(sys.argv[1]), Path(sys.argv[2]), int(line))
+        os.waitpid(child, 0)
+        print("ended", flush=True)
