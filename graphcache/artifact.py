@@ -142,6 +142,8 @@ def _spec_json(spec: TensorSpec) -> list[Any]:
 
 def _spec(value: list[Any], name: str) -> TensorSpec:
     dtype, shape = value
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"{name} has the shape {shape!r}")
     return TensorSpec(name, dtype, tuple(shape))
 
 

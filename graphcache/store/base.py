@@ -1,28 +1,24 @@
 """What a store holds, and what every store can do: entries, failures, faults, and the `Store` protocol.
 
-An entry and a failure are each one small file that covers itself: canonical JSON with its own SHA-256 inside, which
-must come out the same, byte for byte, when it is encoded again.
+An entry and a failure are each one small file that covers itself (`graphcache.store.records`).
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from graphcache.artifact import Artifact
-from graphcache.digest import canonical_json, checksum, json_sha256, sha256_hex
+from graphcache.digest import checksum, sha256_hex
 from graphcache.errors import CorruptError
 from graphcache.graph import Graph
 from graphcache.key import Key
+from graphcache.store import records
 
 ENTRY_FORMAT = "graphcache-entry-1"
 FAILURE_FORMAT = "graphcache-failure-1"
-
-_TIME = re.compile(r"[1-9]\d{3}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -32,6 +28,11 @@ class Cost:
     wall_secs: float
     cpu_secs: float
     peak_rss_bytes: int
+
+    def __post_init__(self) -> None:
+        records.secs("wall_secs", self.wall_secs)
+        records.secs("cpu_secs", self.cpu_secs)
+        records.count("peak_rss_bytes", self.peak_rss_bytes)
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,10 @@ class Facts:
     cost: Cost
     estimate_ns: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.estimate_ns is not None:
+            records.count("estimate_ns", self.estimate_ns)
+
 
 @dataclass(frozen=True)
 class Object:
@@ -56,9 +61,9 @@ class Object:
     size_bytes: int
 
     def __post_init__(self) -> None:
-        # The digest becomes a file name, so what an entry may say here is nothing but a digest.
-        if not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
-            raise ValueError(f"an object is named by a SHA-256 of 64 hexadecimal digits, not {self.sha256!r}")
+        records.digits("an object's sha256", self.sha256, 64)
+        records.digits("an object's xxh3_128", self.xxh3_128, 32)
+        records.count("size_bytes", self.size_bytes)
 
     @classmethod
     def of(cls, data: bytes) -> Object:
@@ -75,8 +80,7 @@ class Entry:
     created: str
 
     def __post_init__(self) -> None:
-        if not _TIME.fullmatch(self.created):
-            raise ValueError(f"an entry's time is like 2026-11-29T15:04:05Z, not {self.created!r}")
+        records.moment("created", self.created)
 
     @property
     def program(self) -> str:
@@ -109,14 +113,14 @@ class Entry:
         }
 
     def encode(self) -> bytes:
-        return seal(ENTRY_FORMAT, self.as_json())
+        return records.seal(ENTRY_FORMAT, self.as_json())
 
     @classmethod
     def decode(cls, data: bytes) -> Entry:
         """The entry in `data`. Raises CorruptError unless every byte is as `encode` writes it."""
-        value = unseal(ENTRY_FORMAT, data)
+        value = records.unseal(ENTRY_FORMAT, data)
         try:
-            facts = Facts(Graph.from_json(value["graph"]), Cost(**value["cost"]), value["estimate_ns"])
+            facts = Facts(_graph(value["graph"]), Cost(**value["cost"]), value["estimate_ns"])
             return cls(Key(value["key"]), Object(**value["object"]), facts, value["created"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptError(f"an entry of {len(data)} bytes lacks a field: {error}") from error
@@ -138,15 +142,22 @@ class Failure:
     retryable: bool
     created: str
 
+    def __post_init__(self) -> None:
+        records.text("graph", self.graph)
+        records.text("cause", self.cause)
+        records.text("log", self.log)
+        records.flag("retryable", self.retryable)
+        records.moment("created", self.created)
+
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "key": dict(self.key.parts)}
 
     def encode(self) -> bytes:
-        return seal(FAILURE_FORMAT, self.as_json())
+        return records.seal(FAILURE_FORMAT, self.as_json())
 
     @classmethod
     def decode(cls, data: bytes) -> Failure:
-        value = unseal(FAILURE_FORMAT, data)
+        value = records.unseal(FAILURE_FORMAT, data)
         try:
             return cls(**{**value, "key": Key(value["key"])})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -209,21 +220,16 @@ class Store(Protocol):
         """Says whether nobody else is known to compile `key`. Only saves duplicate work."""
 
 
-def seal(fmt: str, body: Mapping[str, Any]) -> bytes:
-    """`body` as a line of canonical JSON with `format` and the SHA-256 of all of it."""
-    whole = {**body, "format": fmt}
-    return canonical_json({**whole, "sha256": json_sha256(whole)}) + b"\n"
-
-
-def unseal(fmt: str, data: bytes) -> dict[str, Any]:
-    """What was sealed, without `format` and `sha256`. Raises CorruptError unless it is sealed byte for byte so."""
-    try:
-        value = json.loads(data)
-        body = {name: value[name] for name in value if name not in ("format", "sha256")}
-        if seal(value["format"], body) != data:
-            raise ValueError("its SHA-256 does not match")
-        if value["format"] != fmt:
-            raise ValueError(f"its format is {value['format']!r}, this program reads {fmt!r}")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptError(f"a record of {len(data)} bytes: {error}") from error
-    return body
+def _graph(value: Any) -> Graph:
+    """The graph of an entry, each field of its type. Raises ValueError, KeyError, TypeError."""
+    graph = Graph.from_json(value)
+    for name in ("name", "catalog", "function"):
+        records.text(name, getattr(graph, name))
+    records.mapping("constants", value["constants"])
+    records.texts("settings", value["settings"])
+    for spec in graph.args:
+        records.text("an argument's name", spec.name)
+        records.text("an argument's dtype", spec.dtype)
+        for size in spec.shape:
+            records.count(f"a size of {spec.name}", size)
+    return graph
