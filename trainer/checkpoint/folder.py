@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from graphcache.errors import CorruptError
-from graphcache.store.base import seal, unseal
 from graphcache.store.files import TEMPORARY, sync_folder
+from graphcache.store.records import seal, unseal
 from trainer.checkpoint.tensors import CheckpointError, FileFacts
 
 FORMAT = "checkpoint-1"

@@ -52,12 +52,20 @@ class AdamState:
 class Unit(Protocol):
     """Parameters that are updated together (a decoder layer, the head, the embedding), and where their weights are."""
 
-    name: str
-    # What a parameter's name begins with in a checkpoint: `model.layers.3.`, or nothing.
-    prefix: str
-    parameters: tuple[Parameter, ...]
-    # The device of the weights; None when they are on the host alone.
-    backend: DeviceBackend | None
+    @property
+    def name(self) -> str:
+        """`model.layers.3`"""
+
+    @property
+    def prefix(self) -> str:
+        """What a parameter's name begins with in a checkpoint: `model.layers.3.`, or nothing."""
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]: ...
+
+    @property
+    def backend(self) -> DeviceBackend | None:
+        """The device of the weights; None when they are on the host alone."""
 
     def drop_weights(self) -> None:
         """Free the device's copies of the weights: nothing reads them between the last backward and the update."""
@@ -75,8 +83,15 @@ class Unit(Protocol):
         Complete on return; any thread.
         """
 
+
+class ResidentUnit(Unit, Protocol):
+    """A unit whose new weights can be made where they are used."""
+
+    @property
+    def backend(self) -> DeviceBackend: ...
+
     def install_tiles(self, name: str, tiles: Sequence[Buffer]) -> None:
-        """The same from flat tiles that are on the unit's device already. Takes the tiles. Main thread."""
+        """What `install` does, from flat tiles that are on the unit's device already. Takes the tiles. Main thread."""
 
 
 @dataclass(frozen=True)

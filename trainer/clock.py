@@ -1,0 +1,28 @@
+"""Seconds of each phase of a step, by the main thread's clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Clock:
+    """Adds up what `phase` measures; phases are not nested."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+        self.secs: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.secs[name] = self.secs.get(name, 0.0) + time.perf_counter() - began
+
+    @property
+    def total_secs(self) -> float:
+        """Since the clock was made."""
+        return time.perf_counter() - self.began

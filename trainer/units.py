@@ -1,0 +1,209 @@
+"""The parts of a model that are updated together, each with its weights where they are used.
+
+A layer's weights are on its device. A table of tokens (embedding, head) is on the host, and the head's also in chunks
+on the last device. Each unit collects its own gradients over the micro-batches of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from trainer.device.base import Buffer, DeviceBackend
+from trainer.model.head import HeadGrads, HeadRunner, HeadWeights
+from trainer.model.layer import LayerRunner, Tables
+from trainer.optim.base import Parameter, Piece
+from trainer.weights import EMBEDDING, HEAD, NORM, layer_prefix
+
+# Rows of a table whose gradient exists at one time.
+TABLE_ROWS = 16_384
+
+
+class LayerUnit:
+    """One decoder layer on its device."""
+
+    def __init__(self, index: int, runner: LayerRunner, tables: Tables) -> None:
+        self.prefix = layer_prefix(index)
+        self.name = self.prefix.rstrip(".")
+        self.parameters = tuple(Parameter(name, shape) for name, shape in runner.shapes.items())
+        self.backend = runner.backend
+        self._shapes = runner.shapes
+        self._runner = runner
+        self._tables = tables
+        self._dtype: torch.dtype = getattr(torch, runner.options.dtype)
+        self._weights: dict[str, Buffer] = {}
+        self._gradients: dict[str, Buffer] = {}
+
+    def forward(self, x: Buffer) -> Buffer:
+        """[T, H] policy -> [T, H] policy; x is not freed."""
+        return self._runner.forward(self._weights, x, self._tables)
+
+    def backward(self, x: Buffer, dy: Buffer) -> Buffer:
+        """Gradient of x from that of the output; frees dy. The parameters' gradients are kept."""
+        dx, self._gradients = self._runner.backward(self._weights, x, dy, self._gradients, self._tables)
+        return dx
+
+    def take_gradients(self) -> dict[str, Buffer]:
+        taken, self._gradients = self._gradients, {}
+        return taken
+
+    def drop_weights(self) -> None:
+        self.backend.free(*self._weights.values())
+        self._weights = {}
+
+    def pieces(self, gradients: dict[str, Buffer]) -> Iterator[tuple[str, Piece]]:
+        for parameter in self.parameters:
+            total = gradients.pop(parameter.name)
+            host = self.backend.download(total)
+            self.backend.free(total)
+            yield parameter.name, host.to(self._dtype).flatten()
+
+    def install(self, name: str, weight: Tensor) -> None:
+        self._replace(name, self.backend.upload(weight.view(self._shapes[name]), self.prefix + name))
+
+    def install_tiles(self, name: str, tiles: Sequence[Buffer]) -> None:
+        raise AssertionError("tiles")
+
+    def _replace(self, name: str, buffer: Buffer) -> None:
+        old = self._weights.get(name)
+        self._weights[name] = buffer
+        if old is not None:
+            self.backend.free(old)
+
+
+@dataclass
+class HeadPlace:
+    """What norm and table share: the head's runner, its weights on the last device, its gradients."""
+
+    runner: HeadRunner
+    norm: Buffer | None = None
+    chunks: tuple[Buffer, ...] = ()
+    table: Tensor | None = None  # [V, H] policy
+    gradients: HeadGrads = field(default_factory=HeadGrads)
+
+    def loss_and_backward(self, x: Buffer, labels: Tensor, scale: float) -> tuple[float, Buffer]:
+        """The loss summed over the labels [T] that count, and the gradient of `scale` times it by x [T, H]."""
+        assert self.norm is not None
+        assert self.table is not None
+        weights = HeadWeights(self.norm, self.chunks, self.table)
+        return self.runner.loss_and_backward(weights, x, labels, self.gradients, scale)
+
+
+class NormUnit:
+    """The final norm, on the last device."""
+
+    prefix = ""
+    name = NORM.removesuffix(".weight")
+
+    def __init__(self, place: HeadPlace) -> None:
+        self._place = place
+        self.backend: DeviceBackend = place.runner.backend
+        self.parameters = (Parameter(NORM, (place.runner.config.hidden,)),)
+        self._dtype: torch.dtype = getattr(torch, place.runner.options.dtype)
+
+    def take_gradients(self) -> Buffer:
+        taken, self._place.gradients.norm = self._place.gradients.norm, None
+        assert taken is not None
+        return taken
+
+    def drop_weights(self) -> None:
+        assert self._place.norm is not None
+        self.backend.free(self._place.norm)
+        self._place.norm = None
+
+    def pieces(self, gradients: Buffer) -> Iterator[tuple[str, Piece]]:
+        host = self.backend.download(gradients)
+        self.backend.free(gradients)
+        yield NORM, host.to(self._dtype)
+
+    def install(self, name: str, weight: Tensor) -> None:
+        if self._place.norm is not None:
+            self.drop_weights()
+        self._place.norm = self.backend.upload(weight, name)
+
+
+class HeadUnit:
+    """The table that the head multiplies: `lm_head`, or the embedding when the two are tied."""
+
+    prefix = ""
+
+    def __init__(self, place: HeadPlace) -> None:
+        config = place.runner.config
+        self._place = place
+        self._weight = EMBEDDING if config.tied else HEAD
+        self.name = self._weight.removesuffix(".weight")
+        self.backend: DeviceBackend = place.runner.backend
+        self.parameters = (Parameter(self._weight, (config.vocab, config.hidden)),)
+
+    def look_up(self, tokens: Tensor) -> Tensor:
+        """tokens [T] int64 -> [T, H] policy: the embedding of a tied model."""
+        assert self._place.table is not None
+        return self._place.table[tokens]
+
+    def add_rows(self, tokens: Tensor, gradients: Tensor) -> None:
+        """The embedding's part of a tied table's gradient: tokens [T] int64, gradients [T, H] float32."""
+        self._place.gradients.rows.append((tokens, gradients))
+
+    def take_gradients(self) -> HeadGrads:
+        place = self._place
+        taken = HeadGrads(None, place.gradients.chunks, place.gradients.rows)
+        place.gradients = HeadGrads(place.gradients.norm)
+        return taken
+
+    def drop_weights(self) -> None:
+        self.backend.free(*self._place.chunks)
+        self._place.chunks = ()
+
+    def pieces(self, gradients: HeadGrads) -> Iterator[tuple[str, Piece]]:
+        for piece in self._place.runner.table_grad(gradients):
+            yield self._weight, piece
+
+    def install(self, name: str, weight: Tensor) -> None:
+        self.drop_weights()
+        self._place.table = weight.view(self.parameters[0].shape)
+        self._place.chunks = self._place.runner.upload_chunks(self._place.table)
+
+
+class EmbeddingUnit:
+    """The embedding of a model whose head is another table: on the host alone."""
+
+    prefix = ""
+    name = EMBEDDING.removesuffix(".weight")
+    backend = None
+
+    def __init__(self, vocab: int, hidden: int, dtype: str) -> None:
+        self.parameters = (Parameter(EMBEDDING, (vocab, hidden)),)
+        self._dtype: torch.dtype = getattr(torch, dtype)
+        self._table = torch.empty(0)
+        self._rows: list[tuple[Tensor, Tensor]] = []
+
+    def look_up(self, tokens: Tensor) -> Tensor:
+        """tokens [T] int64 -> [T, H] policy"""
+        return self._table[tokens]
+
+    def add_rows(self, tokens: Tensor, gradients: Tensor) -> None:
+        """tokens [T] int64 and their gradients [T, H] float32"""
+        self._rows.append((tokens, gradients))
+
+    def take_gradients(self) -> list[tuple[Tensor, Tensor]]:
+        taken, self._rows = self._rows, []
+        return taken
+
+    def drop_weights(self) -> None:
+        """Nothing: no device has a copy."""
+
+    def pieces(self, gradients: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[str, Piece]]:
+        tokens = torch.cat([t for t, _ in gradients])
+        values = torch.cat([g for _, g in gradients])
+        vocab, hidden = self.parameters[0].shape
+        for begin in range(0, vocab, TABLE_ROWS):
+            total = torch.zeros(min(TABLE_ROWS, vocab - begin), hidden)
+            mine = (tokens >= begin) & (tokens < begin + TABLE_ROWS)
+            total.index_add_(0, tokens[mine] - begin, values[mine])
+            yield EMBEDDING, total.to(self._dtype).flatten()
+
+    def install(self, name: str, weight: Tensor) -> None:
+        self._table = weight.view(self.parameters[0].shape)
