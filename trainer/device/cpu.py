@@ -1,0 +1,72 @@
+"""The host as a device: graphs run eagerly, buffers are host tensors. Nothing is compiled and no pool is enforced."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphcache.graph import Graph, TensorSpec
+from trainer.device.base import Buffer, LoadedGraph
+
+
+class CpuBackend:
+    """See `DeviceBackend`. Counts bytes so that the cpu shows in `steps.jsonl` what a card would hold."""
+
+    def __init__(self, name: str = "cpu") -> None:
+        self.name = name
+        self.pool_bytes: int | None = None
+        self.bytes_in_use = 0
+        self.peak_bytes = 0
+        self._lock = threading.Lock()
+
+    def upload(self, host: Tensor, name: str) -> Buffer:
+        return self._buffer(name, host.detach().clone(memory_format=torch.contiguous_format))
+
+    def download(self, buffer: Buffer) -> Tensor:
+        return buffer._payload.clone()
+
+    def load(self, graph: Graph) -> LoadedGraph:
+        module, _, name = graph.function.partition(":")
+        return LoadedGraph(graph, (), getattr(importlib.import_module(module), name))
+
+    def call(self, loaded: LoadedGraph, args: Sequence[Buffer]) -> tuple[Buffer, ...]:
+        """Runs the graph's function. A result may share memory with an argument: graphs are pure, so nobody sees it."""
+        check_args(loaded.graph, args)
+        function: Callable[..., Any] = loaded.program
+        with torch.no_grad():
+            results = function(*(a._payload for a in args), **loaded.graph.constants)
+        if isinstance(results, Tensor):
+            results = (results,)
+        return tuple(self._buffer(f"{loaded.graph.name} result {i}", r) for i, r in enumerate(results))
+
+    def free(self, *buffers: Buffer) -> None:
+        for buffer in buffers:
+            assert buffer._payload is not None, f"{buffer.spec.name} is freed twice"
+            buffer._payload = None
+            self._count(-buffer.size_bytes)
+
+    def close(self) -> None:
+        """Nothing to let go of: the host's memory follows the buffers."""
+
+    def _buffer(self, name: str, payload: Tensor) -> Buffer:
+        dtype = str(payload.dtype).removeprefix("torch.")
+        buffer = Buffer(TensorSpec(name, dtype, tuple(payload.shape)), payload)
+        self._count(buffer.size_bytes)
+        return buffer
+
+    def _count(self, change_bytes: int) -> None:
+        with self._lock:
+            self.bytes_in_use += change_bytes
+            self.peak_bytes = max(self.peak_bytes, self.bytes_in_use)
+
+
+def check_args(graph: Graph, args: Sequence[Buffer]) -> None:
+    """That a call's arguments are what the graph was made for; anything else is an error of ours."""
+    wanted = [(a.dtype, a.shape) for a in graph.args]
+    given = [(a.spec.dtype, a.spec.shape) for a in args]
+    assert wanted == given, f"{graph.name} takes {wanted}, was given {given}"
