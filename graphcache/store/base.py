@@ -120,7 +120,7 @@ class Entry:
         """The entry in `data`. Raises CorruptError unless every byte is as `encode` writes it."""
         value = records.unseal(ENTRY_FORMAT, data)
         try:
-            facts = Facts(_graph(value["graph"]), Cost(**value["cost"]), value["estimate_ns"])
+            facts = Facts(checked_graph(value["graph"]), Cost(**value["cost"]), value["estimate_ns"])
             return cls(Key(value["key"]), Object(**value["object"]), facts, value["created"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptError(f"an entry of {len(data)} bytes lacks a field: {error}") from error
@@ -220,8 +220,8 @@ class Store(Protocol):
         """Says whether nobody else is known to compile `key`. Only saves duplicate work."""
 
 
-def _graph(value: Any) -> Graph:
-    """The graph of an entry, each field of its type. Raises ValueError, KeyError, TypeError."""
+def checked_graph(value: Any) -> Graph:
+    """The graph of an entry or a manifest, each field of its type. Raises ValueError, KeyError, TypeError."""
     graph = Graph.from_json(value)
     for name in ("name", "catalog", "function"):
         records.text(name, getattr(graph, name))
