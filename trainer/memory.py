@@ -1,0 +1,131 @@
+"""What a run keeps on each device and on the host, in bytes, known before anything is loaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphcache.graph import ITEM_BYTES
+from trainer.catalogs.head import chunk_count
+from trainer.config import RunConfig
+from trainer.model.config import ModelConfig
+from trainer.model.layer import parameter_shapes
+from trainer.placement import Placement
+
+FLOAT_BYTES = ITEM_BYTES["float32"]
+# AdamW's master weight and two moments.
+STATE_BYTES = 3 * FLOAT_BYTES
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """Bytes on one device at the step's fullest moment.
+
+    weights:   of its layers, and of the head on the last device
+    tables:    rotary tables, the causal mask, the zeros that accumulators start from
+    inputs:    each layer's input, kept from forward to backward
+    gradients: accumulators that are alive together: of all its layers with several micro-batches, else of one
+    state:     master weights and moments of resident layers
+    working:   what a layer's or the head's graph calls hold at their fullest, beside what is listed above
+    """
+
+    device: int
+    weights: int
+    tables: int
+    inputs: int
+    gradients: int
+    state: int
+    working: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights + self.tables + self.inputs + self.gradients + self.state + self.working
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "total_bytes": self.total_bytes}
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """`host_bytes`: the optimizer's state of everything that is not resident, and the tables of tokens."""
+
+    devices: tuple[DevicePlan, ...]
+    host_bytes: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {"devices": [d.as_json() for d in self.devices], "host_bytes": self.host_bytes}
+
+
+def plan_memory(model: ModelConfig, config: RunConfig, placements: Sequence[Placement]) -> MemoryPlan:
+    """The plan of a run whose layers are placed so."""
+    devices = tuple(_device_plan(model, config, placement, placement is placements[-1]) for placement in placements)
+    layer = _elements(parameter_shapes(model).values())
+    resident = sum(len(placement.resident) for placement in placements)
+    table = model.vocab * model.hidden
+    tables = table if model.tied else 2 * table
+    offloaded = layer * (model.layers - resident) + model.hidden + tables
+    return MemoryPlan(devices, offloaded * STATE_BYTES + tables * ITEM_BYTES[config.dtype])
+
+
+def _device_plan(model: ModelConfig, config: RunConfig, placement: Placement, has_head: bool) -> DevicePlan:
+    item, layers = ITEM_BYTES[config.dtype], len(placement.layers)
+    shapes = parameter_shapes(model)
+    layer = _elements(shapes.values())
+    tokens = config.micro_batch * config.seq
+    head = model.hidden * (model.vocab + 1) if has_head else 0
+    zeros = _elements(set(shapes.values())) + (_chunk(model) + model.hidden if has_head else 0)
+    rotary = 3 * tokens * (model.q_width + model.kv_width)
+    gradients, working = max(_moments(model, config, layers, head), key=sum)
+    return DevicePlan(
+        device=placement.device,
+        weights=(layer * layers + head) * item,
+        tables=(zeros + rotary + config.seq**2) * FLOAT_BYTES,
+        inputs=layers * tokens * model.hidden * item,
+        gradients=gradients,
+        state=layer * len(placement.resident) * STATE_BYTES,
+        working=working,
+    )
+
+
+def _moments(model: ModelConfig, config: RunConfig, layers: int, head: int) -> Iterator[tuple[int, int]]:
+    """Accumulators and working set, in bytes, at the moments that may be the fullest: in a layer, in the head."""
+    several = config.accum > 1
+    layer = _elements(parameter_shapes(model).values())
+    below = layer * layers if several else 0  # of earlier micro-batches
+    yield ((below or layer) + (head if several or model.tied else 0)) * FLOAT_BYTES, _layer_working(model, config)
+    if head:
+        yield (below + head) * FLOAT_BYTES, _head_working(model, config)
+
+
+def _layer_working(model: ModelConfig, config: RunConfig) -> int:
+    """Backward of a layer: recomputed activations, and an accumulator that is replaced by a new one.
+
+    Or its resident update, which holds the gradients in both dtypes and a tile's new state.
+    """
+    tokens, item = config.micro_batch * config.seq, ITEM_BYTES[config.dtype]
+    shapes = parameter_shapes(model)
+    largest = max(math.prod(shape) for shape in shapes.values())
+    probabilities = config.micro_batch * model.heads * config.seq**2
+    attention = tokens * (5 * model.hidden + 4 * model.q_width + 4 * model.kv_width) + probabilities
+    mlp = attention + tokens * (3 * model.hidden + 5 * model.intermediate)
+    tile = min(config.catalog_options.tile_elements, largest)
+    update = _elements(shapes.values()) * 2 * item + tile * (STATE_BYTES + item) if config.resident_layers else 0
+    return max(mlp * item + largest * FLOAT_BYTES, update)
+
+
+def _head_working(model: ModelConfig, config: RunConfig) -> int:
+    """All logits, the hidden state and its gradients, and a chunk's accumulator that is replaced by a new one."""
+    tokens, item = config.micro_batch * config.seq, ITEM_BYTES[config.dtype]
+    hidden = tokens * model.hidden * (3 * item + 2 * FLOAT_BYTES)
+    return tokens * model.vocab * item + hidden + _chunk(model) * FLOAT_BYTES + tokens * 4 * FLOAT_BYTES
+
+
+def _chunk(model: ModelConfig) -> int:
+    """Elements of the head's table in one chunk."""
+    return model.vocab // chunk_count(model.vocab) * model.hidden
+
+
+def _elements(shapes: Iterable[tuple[int, ...]]) -> int:
+    return sum(math.prod(shape) for shape in shapes)

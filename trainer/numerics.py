@@ -1,0 +1,27 @@
+"""Settings of torch that a run's numbers depend on: the same ones give the same bits on the same machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def deterministic(threads: int) -> Iterator[None]:
+    """Deterministic algorithms, and `threads` for torch's own parallel loops: sums depend on how they are split."""
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    flags: Any = torch.utils.deterministic
+    fill = flags.fill_uninitialized_memory
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
+    # Deterministic mode would fill every new tensor with NaN first. Nothing here reads memory that it did not write.
+    flags.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        torch.use_deterministic_algorithms(before[1])
+        flags.fill_uninitialized_memory = fill

@@ -1,0 +1,68 @@
+"""From open devices to a network whose weights are in place: from the input checkpoint, or from a saved one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from trainer.checkpoint.folder import SavedCheckpoint
+from trainer.checkpoint.load import read_state
+from trainer.config import RunConfig
+from trainer.device.base import DeviceBackend
+from trainer.model.head import HeadRunner
+from trainer.model.layer import LayerRunner
+from trainer.network import Network
+from trainer.optim.base import AdamState, Optimizer, Unit
+from trainer.placement import Placement
+from trainer.units import EmbeddingUnit, HeadPlace, HeadUnit, LayerUnit, NormUnit
+from trainer.weights import InputCheckpoint
+
+
+def build_network(
+    checkpoint: InputCheckpoint, config: RunConfig, placements: Sequence[Placement], devices: Sequence[DeviceBackend]
+) -> Network:
+    """The model's units on their devices, graphs loaded, weights not yet. Raises MissingGraphsError."""
+    model, options = checkpoint.config, config.catalog_options
+    layers: list[LayerUnit] = []
+    for placement in placements:
+        runner = LayerRunner(devices[placement.device], model, options)
+        runner.load()
+        tables = runner.upload_tables()
+        layers.extend(LayerUnit(i, runner, tables) for i in placement.layers)
+    head_runner = HeadRunner(devices[placements[-1].device], model, options)
+    head_runner.load()
+    place = HeadPlace(head_runner)
+    head = HeadUnit(place)
+    embedding = head if model.tied else EmbeddingUnit(model.vocab, model.hidden, config.dtype)
+    return Network(embedding, tuple(layers), NormUnit(place), head, place)
+
+
+def load_weights(
+    network: Network,
+    optimizer: Optimizer,
+    dtype: str,
+    state_of: Callable[[Unit], dict[str, AdamState]],
+) -> None:
+    """Give every unit its weights and the optimizer its state, a unit at a time."""
+    for unit in network.units:
+        states = state_of(unit)
+        for name, state in states.items():
+            # A copy also under the float32 policy: the optimizer changes its master in place.
+            unit.install(name, state.master.to(getattr(torch, dtype), copy=True))
+        optimizer.adopt(unit, states)
+
+
+def initial_state(checkpoint: InputCheckpoint) -> Callable[[Unit], dict[str, AdamState]]:
+    """Where a new run begins: the checkpoint's own values as float32 masters, moments of zero."""
+
+    def state_of(unit: Unit) -> dict[str, AdamState]:
+        masters = {p.name: checkpoint.read(unit.prefix + p.name).float().view(-1) for p in unit.parameters}
+        return {name: AdamState(m, torch.zeros_like(m), torch.zeros_like(m)) for name, m in masters.items()}
+
+    return state_of
+
+
+def saved_state(saved: SavedCheckpoint) -> Callable[[Unit], dict[str, AdamState]]:
+    """Where a resumed run goes on."""
+    return lambda unit: read_state(saved, unit)
