@@ -1,0 +1,47 @@
+"""What a training run asks of the cache: its graphs' artifacts, or all that is missing at once. Never compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from graphcache.errors import MissingGraphsError
+from graphcache.graph import Graph
+from graphcache.manifest import Manifest
+from graphcache.plan import PlanItem, plan
+from graphcache.programs import Programs
+from graphcache.source import SourceHashes
+from graphcache.source_tree import WorkTree
+from graphcache.store.base import Entry
+from graphcache.store.local import LocalStore
+
+__all__ = ["PlanItem", "entries", "look_up"]
+
+# Graphs that an error lists; the rest is a count.
+LISTED = 20
+
+
+def look_up(
+    graphs: Iterable[Graph], *, store: LocalStore, toolchain: Mapping[str, str], manifests: Iterable[Manifest] = ()
+) -> list[PlanItem]:
+    """One item a graph, in the order given, ready or with the reason why not.
+
+    toolchain: what this machine sees of a key's fields (`graphcache.runtime`), torch's version among them
+    manifests: committed ones know programs too, where the cache was not filled from this very source
+
+    Raises SourceError when a graph's source cannot be read.
+    """
+    programs = Programs(store.root, manifests)
+    return plan(graphs, sources=SourceHashes(WorkTree()), programs=programs, toolchain=toolchain, store=store)
+
+
+def entries(items: Sequence[PlanItem], *, command: str) -> dict[str, Entry]:
+    """Entry by graph name. Raises MissingGraphsError, with each reason and the `command` that fills the cache."""
+    missing = [item for item in items if item.entry is None]
+    if missing:
+        lines = [f"  {item.graph.name}: {item.reason}" for item in missing[:LISTED]]
+        more = [f"  and {len(missing) - LISTED} more"] if len(missing) > LISTED else []
+        raise MissingGraphsError(
+            "\n".join([f"{len(missing)} of {len(items)} graphs are not in the cache", *lines, *more]),
+            hint=f"on a node with the compiler: {command}",
+        )
+    return {item.graph.name: item.entry for item in items if item.entry is not None}

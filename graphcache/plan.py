@@ -1,0 +1,77 @@
+"""What is there and what is missing: each graph with its program, its artifact, and the reason when it has none.
+
+Reading only: nothing is exported, compiled or written here (a damaged object that is met on the way is set aside, as
+by any look-up). The reason is recorded where it is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from graphcache.graph import Graph
+from graphcache.key import Key
+from graphcache.programs import Programs
+from graphcache.source import SourceHash, SourceHashes
+from graphcache.store.base import Entry, Failure, Store
+from graphcache.store.find import find, observe
+
+State = Literal["ready", "missing", "failed", "unknown"]
+
+
+@dataclass(frozen=True)
+class PlanItem:
+    """One graph.
+
+    state:   `ready`: its artifact is in the store. `missing`: it is not. `failed`: nor could it be, the compiler
+             refused this very key before. `unknown`: nobody remembers its program, so it has to be exported first.
+    reason:  why it is not ready, for people; empty when it is
+    key:     what it is compiled under by the toolchain that was given; None while its program is unknown
+    entry:   the store's, when it is ready; its key may have parts that only a builder sees besides those of `key`
+    failure: the last failed compile of `key`, whether it is worth another try or not
+    """
+
+    graph: Graph
+    source: SourceHash
+    state: State
+    reason: str
+    key: Key | None = None
+    entry: Entry | None = None
+    failure: Failure | None = None
+
+    @property
+    def program(self) -> str | None:
+        return None if self.key is None else self.key.program
+
+
+def plan(
+    graphs: Iterable[Graph], *, sources: SourceHashes, programs: Programs, toolchain: Mapping[str, str], store: Store
+) -> list[PlanItem]:
+    """One item a graph, in the order given. `toolchain` are the fields of the key that this machine sees.
+
+    Raises SourceError when a graph's source cannot be read.
+    """
+    return [_item(graph, sources.of(graph.function), programs, toolchain, store) for graph in graphs]
+
+
+def _item(graph: Graph, source: SourceHash, programs: Programs, toolchain: Mapping[str, str], store: Store) -> PlanItem:
+    torch = toolchain.get("torch")
+    if torch is None:
+        return PlanItem(graph, source, "unknown", "torch is not installed, so its program cannot be told")
+    program = programs.known(source.digest, graph, torch)
+    if program is None:
+        return PlanItem(graph, source, "unknown", "this source was not exported yet")
+    return of_program(graph, source, program, toolchain, store)
+
+
+def of_program(graph: Graph, source: SourceHash, program: str, toolchain: Mapping[str, str], store: Store) -> PlanItem:
+    """The item of a graph whose program is known."""
+    key = Key.of(program, toolchain, graph.settings)
+    found = find(store, program, observe(toolchain, graph.settings))
+    if found.entry is not None:
+        return PlanItem(graph, source, "ready", "", key, found.entry)
+    failure = store.failure(key)
+    if failure is not None and not failure.retryable:
+        return PlanItem(graph, source, "failed", f"failed before: {failure.cause}", key, None, failure)
+    return PlanItem(graph, source, "missing", found.reason, key, None, failure)

@@ -1,0 +1,96 @@
+"""Which program a source exports to, remembered, so that planning, diff and a trainer's start need no export.
+
+Each answer is one small file in the cache, beside the entries. It is not in the memo, which stays on one machine: a
+training pod that shares the cache would have to export every graph itself. Manifests know programs too.
+
+The whole question is kept with the answer and compared: a digest alone could collide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graphcache.digest import json_sha256
+from graphcache.errors import CorruptError, StoreError
+from graphcache.graph import Graph
+from graphcache.store import records
+from graphcache.store.files import write_file
+from graphcache.store.reading import read_file
+
+if TYPE_CHECKING:
+    from graphcache.manifest import Manifest
+
+# Names the canonical form of programs. Another form gives other digests, so what was remembered under it is void.
+PROGRAM_FORMAT = "graphcache-program-1"
+RECORD_FORMAT = "graphcache-source-1"
+FOLDER = "programs"
+
+# What decides a program: source hash, signature, torch's version, the canonical form.
+Question = dict[str, str]
+
+
+def question(source: str, graph: Graph, torch: str) -> Question:
+    return {"source": source, "signature": graph.signature_digest(), "torch": torch, "form": PROGRAM_FORMAT}
+
+
+class Programs:
+    """Answers from this process, from manifests and from the cache at `root`, in this order.
+
+    trouble: why the last answer could not be kept; empty when all is well. Keeping one never fails a command.
+    """
+
+    def __init__(self, root: Path | None, manifests: Iterable[Manifest] = ()) -> None:
+        self.trouble = ""
+        self._root = root
+        self._known: dict[str, str] = {}
+        for manifest in manifests:
+            self._take(manifest)
+
+    def known(self, source: str, graph: Graph, torch: str) -> str | None:
+        """The digest of the program that `graph`, of this source hash, exports to; None when nobody remembers."""
+        asked = question(source, graph, torch)
+        digest = json_sha256(asked)
+        if digest not in self._known:
+            found = self._read(asked, digest)
+            if found is None:
+                return None
+            self._known[digest] = found
+        return self._known[digest]
+
+    def remember(self, source: str, graph: Graph, torch: str, program: str) -> None:
+        """Keep an answer, in the cache where it can be written."""
+        asked = question(source, graph, torch)
+        digest = json_sha256(asked)
+        self._known[digest] = program
+        if self._root is None or self._read(asked, digest) == program:
+            return
+        try:
+            write_file(
+                _path(self._root, digest), records.seal(RECORD_FORMAT, {**asked, "program": program}), replace=True
+            )
+        except StoreError as error:
+            self.trouble = error.message
+
+    def _take(self, manifest: Manifest) -> None:
+        torch = manifest.toolchain.get("torch", "")
+        for recorded in manifest.graphs:
+            if recorded.program is not None and manifest.program_format == PROGRAM_FORMAT:
+                asked = question(recorded.source.digest, recorded.graph, torch)
+                self._known[json_sha256(asked)] = recorded.program
+
+    def _read(self, asked: Question, digest: str) -> str | None:
+        """The answer in the cache. A damaged one is none: it will be written again."""
+        if self._root is None:
+            return None
+        try:
+            found = records.unseal(RECORD_FORMAT, read_file(_path(self._root, digest)))
+            program = records.digits("program", found.pop("program", None), 64)
+        except (OSError, CorruptError, ValueError):
+            return None
+        return program if found == asked else None
+
+
+def _path(root: Path, digest: str) -> Path:
+    return root / FOLDER / digest[:2] / f"{digest}.json"
