@@ -3,6 +3,7 @@
     objects/ab/<sha256>.safetensors                artifacts by digest
     entries/ab/<program>/<key digest>.json         what key has which object, with the facts of its compile
     failures/<key digest>.json                     the last failed compile of a key since its last commit
+    programs/ab/<digest>.json                      which program a source exports to (`graphcache.programs`)
     set-aside/                                     what did not pass its check, for a look
     locks/, logs/                                  claims, and what builders' compilers printed
 
@@ -78,7 +79,7 @@ class Layout:
 
     def temporary_files(self) -> Iterator[Path]:
         """What writes in progress, and killed ones, have left."""
-        for top in ("entries", "objects", "failures"):
+        for top in ("entries", "objects", "failures", "programs"):
             yield from (path for path in _below(self.root / top) if is_temporary(path))
 
     def strays(self) -> Iterator[Path]:
