@@ -33,6 +33,18 @@ def adamw(
     scaled = grad.to(torch.float32) * grad_scale
     exp_avg = exp_avg * beta1 + scaled * one_minus_beta1
     exp_avg_sq = exp_avg_sq * beta2 + scaled * scaled * one_minus_beta2
-    denominator = exp_avg_sq.sqrt() * inv_sqrt_bias_correction2 + eps
+    denominator = square_root(exp_avg_sq) * inv_sqrt_bias_correction2 + eps
     master = master * decay - exp_avg / denominator * step_size
     return master, exp_avg, exp_avg_sq, master.to(grad.dtype)
+
+
+def square_root(x: Tensor) -> Tensor:
+    """The correctly rounded square root, [n] float32.
+
+    On x86 eager torch leaves it to MKL, which is off by one unit in the last place for a fifth of all numbers, so that
+    results would depend on the machine. Taken in float64 and rounded back it is exact: a root of a 24-bit number is at
+    least four of float64's units away from a tie. An exported program, and the host kernel, have the one operation.
+    """
+    if torch.compiler.is_exporting() or not isinstance(x, Tensor):
+        return x.sqrt()
+    return x.to(torch.float64).sqrt().to(torch.float32)

@@ -1,0 +1,185 @@
+"""The host's loops, as LLVM IR and then as machine code for the CPU that this process runs on.
+
+One pass over memory: 14 bytes read and 14 written a parameter. The new weights are written past the caches (nobody on
+this core reads them soon), which spares reading them first; docs/results/host-adamw.md has what that gains.
+
+The code is made once a process, 50 ms when an optimizer is constructed, and is not kept in a file: a cache of machine
+code would be something that others can write and we execute.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, cast
+
+import torch
+
+from trainer.graphs.adamw import adamw
+from trainer.optim.lanes import ELEMENT, FLOAT, Block, Lanes
+from trainer.optim.scalars import StepScalars
+
+# Two AVX-512 registers of float32, so that 32 bfloat16 weights fill the 64-byte line of one streaming store. LLVM
+# splits the vectors for a CPU with narrower registers.
+WIDE = 32
+LINE_BYTES = 64
+STATE = ("master", "exp_avg", "exp_avg_sq")
+SCALARS = tuple(f.name for f in fields(StepScalars))
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """C functions; all pointers are addresses, and a call holds no lock of Python's.
+
+    update:     (master, exp_avg, exp_avg_sq, grad, weight, scalars, n) by the dtype of grad and weight
+    square_sum: (grad, out, n) by dtype; out: WIDE + 1 float64 partial sums, to be added up in their order
+    """
+
+    update: dict[torch.dtype, Callable[..., None]]
+    square_sum: dict[torch.dtype, Callable[..., None]]
+    # Owns the code's memory.
+    engine: Any
+
+
+@cache
+def kernels() -> Kernels:
+    """The compiled loops. llvmlite is imported here, when there is something to update."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2
+    )
+    module = llvm.parse_assembly(assembly())
+    module.verify()
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    address, size = ctypes.c_void_p, ctypes.c_size_t
+    update = ctypes.CFUNCTYPE(None, *[address] * 6, size)
+    square_sum = ctypes.CFUNCTYPE(None, address, address, size)
+    return Kernels(
+        {dtype: update(engine.get_function_address(_name("update", dtype))) for dtype in ELEMENT},
+        {dtype: square_sum(engine.get_function_address(_name("square_sum", dtype))) for dtype in ELEMENT},
+        engine,
+    )
+
+
+def assembly() -> str:
+    """LLVM IR of every kernel."""
+    parts = [text for dtype in ELEMENT for text in (_update(dtype), _square_sum(dtype))]
+    roots = [f"declare <{n} x float> @llvm.sqrt.v{n}f32(<{n} x float>)" for n in (WIDE, 1)]
+    return "\n\n".join([*parts, *roots, "!0 = !{i32 1}"])
+
+
+def _name(kernel: str, dtype: torch.dtype) -> str:
+    return f"{kernel}_{str(dtype).removeprefix('torch.')}"
+
+
+def _loop(block: Block, begin: str, entered_from: str, end: str, following: str) -> str:
+    """`for (i = begin; i < end; i += lanes) block`: the block's prefix names the loop, and its counter `%<prefix>i`."""
+    loop = block.prefix
+    lines = "\n".join(block.lines)
+    return f"""
+{loop}:
+  %{loop}i = phi i64 [ {begin}, %{entered_from} ], [ %{loop}next, %{loop}body ]
+  %{loop}more = icmp ult i64 %{loop}i, {end}
+  br i1 %{loop}more, label %{loop}body, label %{following}
+{loop}body:
+{lines}
+  %{loop}next = add i64 %{loop}i, {block.lanes}
+  br label %{loop}
+"""
+
+
+def _update(dtype: torch.dtype) -> str:
+    """Elements up to the first whole line of `weight`, then lines, then the elements that are left."""
+    item_bytes = dtype.itemsize
+    scalars = "\n".join(_splat(number, lanes) for number in range(len(SCALARS)) for lanes in (WIDE, 1))
+    head = _loop(_update_block(1, "head", dtype), "0", "entry", "%aligned", "wide")
+    wide = _loop(_update_block(WIDE, "wide", dtype), "%aligned", "head", "%whole", "tail")
+    tail = _loop(_update_block(1, "tail", dtype), "%whole", "wide", "%n", "done")
+    pointers = ", ".join(f"ptr %{name}" for name in (*STATE, "grad", "weight", "scalars"))
+    return f"""define void @{_name("update", dtype)}({pointers}, i64 %n) nounwind {{
+entry:
+{scalars}
+  %address = ptrtoint ptr %weight to i64
+  %negated = sub i64 0, %address
+  %missing = and i64 %negated, {LINE_BYTES - 1}
+  %before = udiv i64 %missing, {item_bytes}
+  %short = icmp ult i64 %n, %before
+  %aligned = select i1 %short, i64 %n, i64 %before
+  %left = sub i64 %n, %aligned
+  %lines = and i64 %left, {-WIDE}
+  %whole = add i64 %aligned, %lines
+  br label %head
+{head}{wide}{tail}
+done:
+  fence seq_cst ; streaming stores are in no order with others until here
+  ret void
+}}"""
+
+
+def _splat(number: int, lanes: int) -> str:
+    """Scalar `number` in every lane, as `%s<number>x<lanes>`."""
+    name, vector = f"%s{number}x{lanes}", f"<{lanes} x float>"
+    return f"""  {name}p = getelementptr float, ptr %scalars, i64 {number}
+  {name}v = load float, ptr {name}p, align 4
+  {name}i = insertelement {vector} undef, float {name}v, i64 0
+  {name} = shufflevector {vector} {name}i, {vector} undef, <{lanes} x i32> zeroinitializer"""
+
+
+def _update_block(lanes: int, loop: str, dtype: torch.dtype) -> Block:
+    """One vector of every array through the AdamW graph."""
+    block = Block(lanes, loop)
+    kinds = dict.fromkeys(STATE, FLOAT) | {"grad": dtype, "weight": dtype}
+    at = {name: _at(block, name, kind) for name, kind in kinds.items()}
+    inputs = [_load(block, at[name], kinds[name]) for name in (*STATE, "grad")]
+    scalars = [Lanes(block, f"%s{number}x{lanes}", FLOAT) for number in range(len(SCALARS))]
+    outputs = cast(Callable[..., tuple[Lanes, ...]], adamw)(*inputs, *scalars)
+    for name, value in zip((*STATE, "weight"), outputs, strict=True):
+        streamed = name == "weight" and lanes == WIDE
+        how = f"align {LINE_BYTES}, !nontemporal !0" if streamed else f"align {kinds[name].itemsize}"
+        block.do(f"store {block.vector(ELEMENT[kinds[name]])} {value.name}, ptr {at[name]}, {how}")
+    return block
+
+
+def _square_sum(dtype: torch.dtype) -> str:
+    """Sum of squares in float64: one partial sum a lane, and one for what is left."""
+    wide, tail = (_square_block(lanes, loop, dtype) for lanes, loop in ((WIDE, "wide"), (1, "tail")))
+    sums = f"<{WIDE} x double>"
+    return f"""define void @{_name("square_sum", dtype)}(ptr %grad, ptr %out, i64 %n) nounwind {{
+entry:
+  %whole = and i64 %n, {-WIDE}
+  %last = getelementptr double, ptr %out, i64 {WIDE}
+  store {sums} zeroinitializer, ptr %out, align 8
+  store <1 x double> zeroinitializer, ptr %last, align 8
+  br label %wide
+{_loop(wide, "0", "entry", "%whole", "tail")}{_loop(tail, "%whole", "wide", "%n", "done")}
+done:
+  ret void
+}}"""
+
+
+def _square_block(lanes: int, loop: str, dtype: torch.dtype) -> Block:
+    block = Block(lanes, loop)
+    doubles = block.vector("double")
+    value = _load(block, _at(block, "grad", dtype), dtype).to(FLOAT)
+    exact = block.emit(f"fpext {block.vector('float')} {value.name} to {doubles}")
+    square = block.emit(f"fmul {doubles} {exact}, {exact}")
+    where = "%out" if lanes == WIDE else "%last"
+    before = block.emit(f"load {doubles}, ptr {where}, align 8")
+    block.do(f"store {doubles} {block.emit(f'fadd {doubles} {before}, {square}')}, ptr {where}, align 8")
+    return block
+
+
+def _at(block: Block, array: str, dtype: torch.dtype) -> str:
+    """The address of the loop's element of an array."""
+    return block.emit(f"getelementptr inbounds {ELEMENT[dtype]}, ptr %{array}, i64 %{block.prefix}i")
+
+
+def _load(block: Block, address: str, dtype: torch.dtype) -> Lanes:
+    vector = block.vector(ELEMENT[dtype])
+    return Lanes(block, block.emit(f"load {vector}, ptr {address}, align {dtype.itemsize}"), dtype)

@@ -1,0 +1,103 @@
+"""Vectors that stand for tensors while a graph's own lines are turned into LLVM IR.
+
+`trainer.graphs.adamw.adamw` is straight-line elementwise arithmetic. Called with `Lanes` instead of tensors it writes
+down one IR instruction an operation, so the host kernel is the graph by construction: the same operations, in the same
+order, each rounded to float32 as eager torch rounds it. No flag allows LLVM to contract or reorder any of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+FLOAT, BFLOAT = torch.float32, torch.bfloat16
+# How a tensor's elements lie in memory: bfloat16 as its bits.
+ELEMENT = {FLOAT: "float", BFLOAT: "i16"}
+
+
+@dataclass
+class Block:
+    """Instructions on vectors of `lanes` elements, in the order in which they were asked for."""
+
+    lanes: int
+    prefix: str
+    lines: list[str] = field(default_factory=list)
+
+    def vector(self, element: str) -> str:
+        return f"<{self.lanes} x {element}>"
+
+    def all(self, element: str, value: int) -> str:
+        """A vector of one constant."""
+        return f"<{', '.join([f'{element} {value}'] * self.lanes)}>"
+
+    def emit(self, instruction: str) -> str:
+        """Write down an instruction; the name of its result."""
+        name = f"%{self.prefix}{len(self.lines)}"
+        self.lines.append(f"  {name} = {instruction}")
+        return name
+
+    def do(self, instruction: str) -> None:
+        """Write down an instruction without a result."""
+        self.lines.append(f"  {instruction}")
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """A vector register in a block. Has of a tensor's methods those that the AdamW graph uses, and no others."""
+
+    block: Block
+    name: str
+    dtype: torch.dtype
+
+    def _binary(self, operation: str, other: Lanes) -> Lanes:
+        assert self.dtype == other.dtype == FLOAT
+        vector = self.block.vector("float")
+        return Lanes(self.block, self.block.emit(f"{operation} {vector} {self.name}, {other.name}"), FLOAT)
+
+    def __add__(self, other: Lanes) -> Lanes:
+        return self._binary("fadd", other)
+
+    def __sub__(self, other: Lanes) -> Lanes:
+        return self._binary("fsub", other)
+
+    def __mul__(self, other: Lanes) -> Lanes:
+        return self._binary("fmul", other)
+
+    def __truediv__(self, other: Lanes) -> Lanes:
+        return self._binary("fdiv", other)
+
+    def sqrt(self) -> Lanes:
+        assert self.dtype == FLOAT
+        vector = self.block.vector("float")
+        call = f"call {vector} @llvm.sqrt.v{self.block.lanes}f32({vector} {self.name})"
+        return Lanes(self.block, self.block.emit(call), FLOAT)
+
+    def to(self, dtype: torch.dtype) -> Lanes:
+        if dtype == self.dtype:
+            return self
+        return self._widened() if dtype == FLOAT else self._rounded()
+
+    def _widened(self) -> Lanes:
+        """bfloat16 to float32: the upper half of the bits."""
+        block, bits = self.block, self.block.vector("i32")
+        wide = block.emit(f"zext {block.vector('i16')} {self.name} to {bits}")
+        shifted = block.emit(f"shl {bits} {wide}, {block.all('i32', 16)}")
+        return Lanes(block, block.emit(f"bitcast {bits} {shifted} to {block.vector('float')}"), FLOAT)
+
+    def _rounded(self) -> Lanes:
+        """float32 to bfloat16, to the nearest and ties to even, as torch does it on AVX2 and AVX-512: NaN is 0xffff.
+
+        By integers, because the CPU's own instruction (vcvtneps2bf16) flushes subnormals to zero and torch does not.
+        """
+        block, bits, floats = self.block, self.block.vector("i32"), self.block.vector("float")
+        word = block.emit(f"bitcast {floats} {self.name} to {bits}")
+        upper = block.emit(f"lshr {bits} {word}, {block.all('i32', 16)}")
+        odd = block.emit(f"and {bits} {upper}, {block.all('i32', 1)}")
+        half = block.emit(f"add {bits} {odd}, {block.all('i32', 0x7FFF)}")
+        moved = block.emit(f"add {bits} {word}, {half}")
+        rounded = block.emit(f"lshr {bits} {moved}, {block.all('i32', 16)}")
+        nan = block.emit(f"fcmp uno {floats} {self.name}, {self.name}")
+        nans = block.all("i32", 0xFFFF)
+        chosen = block.emit(f"select {block.vector('i1')} {nan}, {bits} {nans}, {bits} {rounded}")
+        return Lanes(block, block.emit(f"trunc {bits} {chosen} to {block.vector('i16')}"), BFLOAT)
