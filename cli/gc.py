@@ -98,9 +98,10 @@ def _keep(manifests: tuple[Path, ...]) -> frozenset[str] | None:
     """Key digests that the manifests name; None when none was given, which is not the same as one that is empty."""
     if not manifests:
         return None
-    from graphcache.manifest import read_manifest
+    from graphcache.manifest_file import read_manifest
 
-    return frozenset(graph.key.digest for path in manifests for graph in read_manifest(path).graphs)
+    graphs = [graph for path in manifests for graph in read_manifest(path).graphs]
+    return frozenset(graph.key.digest for graph in graphs if graph.key is not None)
 
 
 def _forget(store: LocalStore, planned: Plan) -> None:

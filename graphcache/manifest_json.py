@@ -68,7 +68,10 @@ def _lines(opening: str, items: list[str], closing: str, depth: int) -> str:
 
 
 def parse(data: bytes, fmt: str, path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The object of format `fmt` in `data`; `path` names it in errors. Raises ManifestJsonError, ManifestFormatError."""
+    """The object of format `fmt` in `data`; `path` names it in errors.
+
+    Raises ManifestJsonError, ManifestFormatError.
+    """
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:

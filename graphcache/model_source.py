@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graphcache.manifest import is_manifest, read_manifest
+from graphcache.manifest_file import is_manifest, read_manifest
 from graphcache.shapes import TensorTable, read_config, read_table
 
 
