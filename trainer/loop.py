@@ -34,9 +34,10 @@ class StepResult:
     clock: Clock
 
 
-def run_step(network: Network, optimizer: Optimizer, batches: Sequence[Batch], *, step: int, lr: float) -> StepResult:
+def run_step(
+    network: Network, optimizer: Optimizer, batches: Sequence[Batch], *, step: int, lr: float, clock: Clock
+) -> StepResult:
     """Step number `step` (from 1). Raises NonFiniteLossError before any weight is changed."""
-    clock = Clock()
     label_tokens = sum(batch.label_tokens for batch in batches)
     total = 0.0
 

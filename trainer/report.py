@@ -74,7 +74,9 @@ class Progress:
             )
         )
         if self._live:
-            self._live.update(line, refresh=True)
+            from rich.text import Text
+
+            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
         else:
             print(line, file=self._stream, flush=True)
 

@@ -14,6 +14,8 @@ from typing import Any
 from graphcache.errors import GraphcacheError, StoreError
 from graphcache.store.files import make_folder, write_file
 
+_HINT = "free some space there, or choose another --out"
+
 
 class RunFolderError(GraphcacheError):
     """RUN belongs to another run, or cannot be written."""
@@ -70,14 +72,18 @@ class RunFolder:
             self._steps.chmod(0o644)
 
     def append_step(self, record: Mapping[str, Any]) -> None:
-        with self._steps.open("a", encoding="ascii") as file:
-            file.write(json.dumps(record) + "\n")
+        """Add a line to steps.jsonl. Raises RunFolderError."""
+        try:
+            with self._steps.open("a", encoding="ascii") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise RunFolderError(f"{self._steps} cannot be written: {error.strerror}", hint=_HINT) from error
 
     def _replace(self, path: Path, data: bytes) -> None:
         try:
             write_file(path, data, replace=True)
         except StoreError as error:
-            raise RunFolderError(error.message, hint="free some space there, or choose another --out") from error
+            raise RunFolderError(error.message, hint=_HINT) from error
 
     def steps(self) -> list[dict[str, Any]]:
         """The records of all steps so far."""

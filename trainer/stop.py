@@ -42,14 +42,12 @@ class StopRequest:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Remember signals inside the block; raise Stopped at its end when there was one and no error."""
+        """Remember signals inside the block, which looks at `signal` where it can end."""
         self._deferring = True
         try:
             yield
         finally:
             self._deferring = False
-        if self.signal is not None:
-            raise Stopped(self.signal)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         repeated = self.signal is not None and number == signal.SIGINT

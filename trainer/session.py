@@ -1,0 +1,88 @@
+"""The steps of a run that is loaded: train, report, save, and end well when asked to."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphcache.errors import GraphcacheError
+from trainer.checkpoint.save import Contents, save
+from trainer.clock import Clock
+from trainer.config import RunConfig
+from trainer.data.corpus import Corpus
+from trainer.device.base import DeviceBackend
+from trainer.loop import NonFiniteLossError, run_step
+from trainer.network import Network
+from trainer.optim.base import Optimizer
+from trainer.optim.schedule import Schedule
+from trainer.report import Progress, step_record
+from trainer.run_folder import RunFolder
+from trainer.stop import Stopped, StopRequest
+from trainer.weights import InputCheckpoint
+
+
+@dataclass(frozen=True)
+class Session:
+    """Everything that a step touches. `steps` are those of the whole run, `done` those before this session."""
+
+    config: RunConfig
+    source: InputCheckpoint
+    corpus: Corpus
+    network: Network
+    optimizer: Optimizer
+    devices: Sequence[DeviceBackend]
+    folder: RunFolder
+    done: int
+    steps: int
+
+    def train(self, stop: StopRequest, progress: Progress) -> Path | None:
+        """All steps that are left; returns the last checkpoint, None when there was nothing to do.
+
+        Raises Stopped after the step, and its checkpoint, in which a signal came.
+        """
+        config, saved = self.config, None
+        schedule = Schedule(config.lr, config.schedule, config.warmup_steps, self.steps)
+        with stop.deferred():
+            for step in range(self.done + 1, self.steps + 1):
+                progress.step(self._step(step, schedule.at(step)))
+                periodic = config.save_every is not None and step % config.save_every == 0
+                if periodic or step == self.steps or stop.signal is not None:
+                    saved = self._save(step)
+                    progress.say(f"saved {saved}")
+                    # Also for a signal that came while saving.
+                    if stop.signal is not None and step < self.steps:
+                        raise Stopped(stop.signal)
+        return saved
+
+    def _step(self, step: int, lr: float) -> Mapping[str, Any]:
+        clock = Clock()
+        with clock.phase("data"):
+            batches = self.corpus.step(
+                step - 1, seed=self.config.seed, micro_batch=self.config.micro_batch, accum=self.config.accum
+            )
+        try:
+            result = run_step(self.network, self.optimizer, batches, step=step, lr=lr, clock=clock)
+        except NonFiniteLossError:
+            # The steps before it are good. That they cannot be saved is not the error to report.
+            with contextlib.suppress(GraphcacheError):
+                if step - 1 > self.done:
+                    self._save(step - 1)
+            raise
+        record = step_record(step, lr, result, self.devices)
+        self.folder.append_step(record)
+        return record
+
+    def _save(self, step: int) -> Path:
+        contents = Contents(
+            source=self.source.folder,
+            config_json=self.source.config_json,
+            dtype=self.config.dtype,
+            units=self.network.units,
+            state=self.optimizer.state,
+            config=self.config.as_json(),
+            data=self.corpus.facts.as_json(),
+        )
+        return save(self.folder.checkpoints, step, contents, self.config.keep)
