@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from graphcache.digest import json_sha256, sha256_hex
 from graphcache.source_module import BUILTINS, DYNAMIC, MODULE_NAMES, Alias, Module
 from graphcache.source_text import Meaning, Reference, Text, plain, spell
-from graphcache.source_tree import SourceError, SourceTree
+from graphcache.source_tree import SourceError, SourceMissingError, SourceTree
 
-__all__ = ["SourceError", "SourceHash", "SourceHashes", "changed_parts"]
+__all__ = ["SourceError", "SourceHash", "SourceHashes", "SourceMissingError", "changed_parts"]
 
 OWN_PACKAGE = __name__.partition(".")[0]
 # Names of two parts that are no definition's: a whole module, and what runs when a module is imported.
@@ -104,7 +104,7 @@ class _Package:
     def hash(self, module: str, name: str) -> SourceHash:
         found = self._module(module)
         if found is None or name not in found.bindings:
-            raise SourceError(f"there is no source of {module}:{name}", hint="check the graph's function")
+            raise SourceMissingError(f"there is no source of {module}:{name}", hint="check the graph's function")
         reached = self._closure(module, name)
         order = {place: i for i, place in enumerate(reached)}
         values = {r.module + ":" + r.name for place in reached for r in self._text(*place).references if not r.called}

@@ -29,6 +29,12 @@ class SourceError(GraphcacheError):
     name = "source"
 
 
+class SourceMissingError(SourceError):
+    """A graph's function that is not where the graph says."""
+
+    name = "source-missing"
+
+
 @dataclass(frozen=True)
 class SourceFile:
     """A module's source. `path` is relative to the folder of its top-level package: `trainer/graphs/adamw.py`.

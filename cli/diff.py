@@ -1,0 +1,193 @@
+"""`graphcache diff`: which graphs of the committed manifests are stale, why, and what building them costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli.cache import toolchain_text, warn_of_faults
+from cli.options import PATH, cache_option, cli_command, json_option
+from cli.render import count_text, emit_facts, emit_json, emit_table, emit_warning, secs_text
+from graphcache import catalog
+from graphcache.baseline import Baseline, find_manifests, of_revision, of_work_tree
+from graphcache.diff import Comparison, Now, compare
+from graphcache.exporting import export_programs, installed_torch
+from graphcache.graph import Graph
+from graphcache.location import cache_dir
+from graphcache.manifest import Manifest
+from graphcache.memo import memo_of
+from graphcache.programs import Programs
+from graphcache.shapes import TensorTable
+from graphcache.source import SourceHashes
+from graphcache.source_tree import WorkTree
+from graphcache.store.local import LocalStore
+from graphcache.toolchain.seen import Seen, seen
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A manifest with its comparisons, and the command that does what is to do."""
+
+    baseline: Baseline
+    comparisons: tuple[Comparison, ...]
+    command: str
+
+    @property
+    def to_do(self) -> bool:
+        return any(comparison.to_do for comparison in self.comparisons)
+
+    @property
+    def to_compile(self) -> list[Comparison]:
+        return [comparison for comparison in self.comparisons if comparison.to_compile]
+
+    @property
+    def expected_secs(self) -> float:
+        """Of the compiles whose cost can be told, one after another."""
+        return sum(c.expected.secs for c in self.to_compile if c.expected)
+
+    @property
+    def unknown_costs(self) -> int:
+        return sum(c.expected is None for c in self.to_compile)
+
+
+@cli_command(
+    "diff",
+    examples=(
+        "graphcache diff",
+        "graphcache diff --manifest cache_manifests/llama-3.1-8b-adamw.json",
+        "graphcache diff --since origin/main --json",
+    ),
+)
+@click.option(
+    "--manifest",
+    "manifests",
+    metavar="FILE",
+    type=PATH,
+    multiple=True,
+    help="A manifest to compare; may be given several times. Default: all in the checkout's cache_manifests/.",
+)
+@click.option("--since", metavar="REV", help="Compare with manifests and sources as they were at this git revision.")
+@cache_option
+@json_option
+def command(manifests: tuple[Path, ...], since: str | None, cache: str | None, as_json: bool) -> int:
+    """Say which graphs are stale, why, and what building them costs.
+
+    A graph is: unchanged; same program (its source changed, what it exports to did not); stale, with source, signature
+    or toolchain as the reason; new; removed; missing from the store; or planned, that is listed in the manifest
+    without a compile on purpose.
+
+    Exit code 0: nothing to do (unchanged, same program, planned). 1: something to do. 2: an error.
+    """
+    store = LocalStore(cache_dir(cache))
+    with memo_of(store.root) as memo:
+        toolchain = seen(memo)
+    compared, trouble = _compared(find_manifests(manifests, Path.cwd()), since, store, toolchain, cache)
+    if trouble:
+        emit_warning("programs", f"what was exported could not be kept: {trouble}")
+    warn_of_faults(store.faults)
+    if as_json:
+        emit_json(_as_json(compared, store, toolchain, since))
+    else:
+        _show(compared, toolchain)
+    return int(any(one.to_do for one in compared))
+
+
+def _compared(
+    paths: Sequence[Path], since: str | None, store: LocalStore, toolchain: Seen, cache: str | None
+) -> tuple[list[Compared], str]:
+    """Every manifest with its comparisons; and why programs that were exported could not be kept, if they could not."""
+    current = of_work_tree(paths)
+    programs = Programs(store.root, [baseline.manifest for baseline in current])
+    baselines = current if since is None else of_revision(paths, since, programs, Path.cwd())
+    now = Now(SourceHashes(WorkTree()), programs, toolchain.parts, store, installed_torch(), export_programs)
+    results = compare([(baseline.recorded, listed(baseline.manifest)) for baseline in baselines], now)
+    compared = [
+        Compared(baseline, comparisons, build_command(baseline, cache))
+        for baseline, comparisons in zip(baselines, results, strict=True)
+    ]
+    return compared, programs.trouble
+
+
+def listed(manifest: Manifest) -> tuple[Graph, ...]:
+    """The graphs that the manifest's catalogs list now, for the same model and options."""
+    table = TensorTable.from_groups(manifest.groups)
+    return catalog.list_graphs(manifest.catalogs, table, manifest.config, manifest.catalog_options).graphs
+
+
+def build_command(baseline: Baseline, cache: str | None) -> str:
+    """The command that compiles what a manifest lacks, and writes the manifest again. Needs no checkpoint."""
+    import shlex
+
+    manifest = baseline.manifest
+    words = ["graphcache", "build", "--shapes-from", str(baseline.path), "--only", ",".join(manifest.catalogs)]
+    for name, value in manifest.options.items():
+        words += [f"--{name.replace('_', '-')}", str(value)]
+    if "fusion" in manifest.toolchain:
+        words += ["--fusion", manifest.toolchain["fusion"]]
+    words += ["--cache", cache] if cache else []
+    return shlex.join([*words, "--manifest", str(baseline.path)])
+
+
+def _show(compared: Sequence[Compared], toolchain: Seen) -> None:
+    for one in compared:
+        print(f"{one.baseline.path}  ({toolchain_text(one.baseline.recorded.toolchain)})")
+        emit_table(
+            ("state", "graph", "why", "compile"),
+            [(c.kind, c.name, "; ".join(c.reasons), _expected_text(c)) for c in one.comparisons],
+        )
+        print()
+    for name, reason in toolchain.missing.items():
+        print(f"not compared: {name} ({reason})")
+    counts = Counter(c.kind for one in compared for c in one.comparisons)
+    emit_facts((kind, count_text(counts[kind])) for kind in sorted(counts))
+    for one in compared:
+        if one.to_do:
+            print(f"\nto do, {_cost_text(one)}:\n  {one.command}")
+
+
+def _expected_text(comparison: Comparison) -> str:
+    if not comparison.to_compile:
+        return ""
+    expected = comparison.expected
+    if expected is None:
+        return "unknown"
+    about = "" if expected.basis == "recorded" else f"about, from {expected.basis}"
+    return f"{secs_text(expected.secs)} {about}".rstrip()
+
+
+def _cost_text(one: Compared) -> str:
+    if not one.to_compile:
+        return "nothing to compile, the manifest to write again"
+    text = f"{len(one.to_compile)} to compile, about {secs_text(one.expected_secs)} one after another"
+    return text + (f" and {one.unknown_costs} of unknown cost" if one.unknown_costs else "")
+
+
+def _as_json(compared: Sequence[Compared], store: LocalStore, toolchain: Seen, since: str | None) -> Mapping[str, Any]:
+    every = [comparison for one in compared for comparison in one.comparisons]
+    return {
+        "cache": str(store.root),
+        "since": since,
+        "toolchain": dict(toolchain.parts),
+        "not_compared": dict(toolchain.missing),
+        "manifests": [
+            {
+                "file": str(one.baseline.path),
+                "model": one.baseline.manifest.model,
+                "toolchain": dict(one.baseline.recorded.toolchain),
+                "graphs": [comparison.as_json() for comparison in one.comparisons],
+                "to_compile": len(one.to_compile),
+                "expected_secs": one.expected_secs,
+                "unknown_costs": one.unknown_costs,
+                "command": one.command,
+            }
+            for one in compared
+        ],
+        "faults": [fault.as_json() for fault in store.faults],
+        "counts": dict(Counter(comparison.kind for comparison in every)),
+        "to_do": sum(comparison.to_do for comparison in every),
+    }
