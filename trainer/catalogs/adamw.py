@@ -1,0 +1,89 @@
+"""The AdamW graphs of a resident update: every 2-D weight of the decoder layers, as flat tiles. No torch.
+
+The update is elementwise, so a graph is told the number of elements and nothing of a weight's shape: weights of equal
+element counts share a graph, and a large weight is several calls of one. `docs/results/adamw-tiles.md` has the
+measurements behind the tile's default size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from graphcache.catalog import CatalogOptions
+from graphcache.graph import Graph, Listing, TensorSpec, Use
+
+if TYPE_CHECKING:
+    from graphcache.shapes import TensorTable
+
+FUNCTION = "trainer.graphs.adamw:adamw"
+FLOAT = "float32"
+# In the order of the function's arguments, [1] float32 each.
+SCALARS = (
+    "grad_scale",
+    "beta1",
+    "one_minus_beta1",
+    "beta2",
+    "one_minus_beta2",
+    "step_size",
+    "inv_sqrt_bias_correction2",
+    "eps",
+    "decay",
+)
+# A weight whose divisors are all far from what is asked (a prime times a little) is cut unevenly instead.
+CALLS_AT_MOST_FACTOR = 2
+
+_LAYER = re.compile(r"(?:^|\.)layers\.\d+\.")
+
+
+def tiles(elements: int, tile_elements: int) -> tuple[int, ...]:
+    """How a flat weight is cut: the sizes of its tiles, in order; they add up to `elements`.
+
+    The fewest equal tiles of at most `tile_elements`. Where that would take more than twice the fewest calls, tiles of
+    exactly `tile_elements` and a smaller last one.
+    """
+    fewest = -(-elements // tile_elements)
+    for calls in range(fewest, CALLS_AT_MOST_FACTOR * fewest + 1):
+        if elements % calls == 0:
+            return (elements // calls,) * calls
+    rest = elements - (fewest - 1) * tile_elements
+    return (tile_elements,) * (fewest - 1) + (rest,)
+
+
+def graph(elements: int, dtype: str) -> Graph:
+    """The update of one tile. `dtype` is the policy's: of the gradient that comes in and the weight that goes out."""
+    vectors = (TensorSpec(name, FLOAT, (elements,)) for name in ("master", "exp_avg", "exp_avg_sq"))
+    scalars = (TensorSpec(name, FLOAT, (1,)) for name in SCALARS)
+    return Graph(
+        name=f"adamw[{elements}]",
+        catalog="adamw",
+        function=FUNCTION,
+        args=(*vectors, TensorSpec("grad", dtype, (elements,)), *scalars),
+    )
+
+
+def catalog(table: TensorTable, config: Mapping[str, Any] | None, options: CatalogOptions) -> Listing:
+    """Entry point `adamw`. Needs no config: the table has every weight's shape."""
+    weights = _weights(table)
+    calls = {(short, elements): tiles(elements, options.tile_elements) for short, elements in weights}
+    sizes = sorted({size for cut in calls.values() for size in cut}, reverse=True)
+    return Listing(
+        tuple(graph(size, options.dtype) for size in sizes),
+        tuple(
+            Use(f"adamw[{size}]", short, weights[short, elements], cut.count(size))
+            for (short, elements), cut in sorted(calls.items())
+            for size in sorted(set(cut), reverse=True)
+        ),
+    )
+
+
+def _weights(table: TensorTable) -> dict[tuple[str, int], int]:
+    """How many layers have a 2-D weight, by its name within the layer and its element count."""
+    found: dict[tuple[str, int], int] = {}
+    for tensor in table:
+        match = _LAYER.search(tensor.name)
+        if match and len(tensor.shape) == 2 and tensor.elements:
+            place = tensor.name[match.end() :], tensor.elements
+            found[place] = found.get(place, 0) + 1
+    return found
