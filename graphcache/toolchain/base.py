@@ -1,0 +1,105 @@
+"""What every toolchain has: its identity, its settings in neutral words, and what a compile gives.
+
+`identity` supplies the key's toolchain parts, and the build compares them with what its workers report, so key and
+artifact cannot come from two compilers. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from graphcache import vendor
+from graphcache.errors import ToolchainError, UsageError
+from graphcache.memo import Memo
+from graphcache.runtime.identity import observed
+
+if TYPE_CHECKING:
+    from graphcache.program import Exported
+
+# Names and values that a graph's settings may have; `default` is the compiler's own choice and the same as none.
+SETTINGS: Mapping[str, tuple[str, ...]] = {"tactic": ("default", "compute-bound", "io-bound")}
+
+# PEs that the vendor can use as one device; a card has 8.
+FUSIONS = (1, 2, 4, 8, 16, 32)
+DEFAULT_FUSION = 8
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """runnable: what a card loads; dfg: the lowered graph; estimate_ns: the compiler's estimate of a call's time."""
+
+    runnable: bytes
+    dfg: bytes
+    estimate_ns: int | None
+
+
+class Compiler(Protocol):
+    """A compiler in this process, its fusion fixed."""
+
+    @property
+    def revision(self) -> str:
+        """The `compiler-revision` part of the key."""
+
+    def compile(self, exported: Exported, settings: Mapping[str, str]) -> Compiled:
+        """Raises CompileError when the compiler refuses the graph."""
+
+
+class CompileError(ToolchainError):
+    """The compiler could not compile a graph."""
+
+    name = "compile"
+
+
+def identity(fusion: int, memo: Memo, revision: str | None = None) -> dict[str, str]:
+    """All parts of a key but the program and the settings; about 5 ms once the memo knows them.
+
+    Raises ToolchainError, saying what to install, when the vendor, its torch or the cross gcc is not as it must be.
+    """
+    check_fusion(fusion)
+    return {**observed(fusion, memo, revision), "cross-gcc": cross_gcc_version(memo)}
+
+
+def check_fusion(fusion: int) -> None:
+    if fusion not in FUSIONS:
+        raise UsageError(f"fusion {fusion} is none of {', '.join(map(str, FUSIONS))}", hint="a card has 8 PEs")
+
+
+def check_settings(settings: Mapping[str, str]) -> None:
+    """Raises UsageError for a name or value outside SETTINGS: it would be keyed and then ignored."""
+    for name, value in settings.items():
+        if value not in SETTINGS.get(name, ()):
+            known = "; ".join(f"{n}: {', '.join(values)}" for n, values in SETTINGS.items())
+            raise UsageError(f"no compiler setting {name}={value!r}", hint=f"known settings: {known}")
+
+
+def cross_gcc_path() -> str:
+    """Raises ToolchainError when it is not on PATH: a compile would fail at its end and name nothing."""
+    path = shutil.which(vendor.CROSS_GCC)
+    if path is None:
+        raise ToolchainError(
+            f"{vendor.CROSS_GCC} is not on PATH; the compiler calls it for its last stage",
+            hint="Debian and Ubuntu: apt-get install gcc-aarch64-linux-gnu",
+        )
+    return path
+
+
+def cross_gcc_version(memo: Memo) -> str:
+    """`12.2.0`, remembered as long as the program file stays as it is. Raises ToolchainError."""
+    path = cross_gcc_path()
+    status = os.stat(path)
+    key = f"cross-gcc 1 {os.path.realpath(path)} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
+    known = memo.get(key)
+    if isinstance(known, str) and known:
+        return known
+    # Older releases print their full version for the second option only.
+    run = subprocess.run([path, "-dumpfullversion", "-dumpversion"], capture_output=True, text=True, check=False)
+    version = run.stdout.strip()
+    if run.returncode or not version:
+        raise ToolchainError(f"{path} does not tell its version: {run.stderr.strip() or run.returncode}")
+    memo.set(key, version)
+    return version

@@ -1,0 +1,92 @@
+"""The vendor's compiler half, for both of its versions, in a process of its own (`graphcache.worker`).
+
+Everything goes through a private, empty cache folder. The vendor's cache is on by default, trusts what it reads
+without a check, and cannot be turned off as documented, so a compile in its usual folder could return damaged bytes.
+The same folder is where the compiler leaves its summary, whose file names hold its estimate of device time.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from graphcache import vendor
+from graphcache.program import Exported
+from graphcache.runtime.furiosa import set_fusion
+from graphcache.runtime.identity import loaded_revision
+from graphcache.toolchain.base import Compiled, CompileError, check_settings
+
+# `PreLower_O317_cost_16758_hidable_false_rank_1.log`: a way to compute operator 317 and its cost; the unit looks like
+# nanoseconds.
+_COST = re.compile(r"_(O\d+)_cost_(\d+)(?:\D|$)")
+
+
+class FuriosaCompiler:
+    """furiosa-torch in this process. Raises FusionError when the process's fusion is fixed at another value."""
+
+    def __init__(self, fusion: int, scratch: Path) -> None:
+        """scratch: a folder of this process alone; its content is thrown away."""
+        # Before anything else: any read of the fusion fixes it at 1.
+        set_fusion(fusion)
+        self.revision = loaded_revision()
+        self._cache = scratch / "vendor-cache"
+        self._compiler = vendor.resolve(vendor.layout().compiler)
+
+    def compile(self, exported: Exported, settings: Mapping[str, str]) -> Compiled:
+        """Compiles and lowers. Raises CompileError with the compiler's message, UsageError for unknown settings."""
+        config = _config(settings)
+        self._wipe()
+        try:
+            with vendor.panics_raised(), self._private_cache():
+                module = _prepare(exported.module)
+                runnable = self._compiler.compile(module, config)
+                lowered = self._compiler.lower(module, config)
+                executor = vendor.resolve(vendor.layout().executor)(lowered)
+                return Compiled(bytes(runnable.serialize()), bytes(executor.serialize()), estimate_ns(self._cache))
+        except vendor.VendorError as error:
+            raise CompileError(str(error)) from error
+        finally:
+            self._wipe()
+
+    def _private_cache(self) -> Any:
+        return vendor.resolve(vendor.layout().cache_context)(root_dir=str(self._cache), summary=True)
+
+    def _wipe(self) -> None:
+        shutil.rmtree(self._cache, ignore_errors=True)
+        if self._cache.exists():
+            raise CompileError(f"the private compiler cache {self._cache} cannot be emptied")
+
+
+def estimate_ns(summary: Path) -> int | None:
+    """The compiler's estimate of a call's device time: the cheapest way of each operator, summed. None without one.
+
+    It does not see that operators overlap, nor what a call itself costs: good for comparing graphs, not for planning.
+    """
+    cheapest: dict[str, int] = {}
+    for path in summary.rglob("*_cost_*"):
+        found = _COST.search(path.name)
+        if found:
+            operator, cost = found[1], int(found[2])
+            cheapest[operator] = min(cost, cheapest.get(operator, cost))
+    return sum(cheapest.values()) if cheapest else None
+
+
+def _config(settings: Mapping[str, str]) -> Any:
+    check_settings(settings)
+    layout = vendor.layout()
+    hint = dict(layout.tactics)[settings.get("tactic", "default")]
+    return vendor.resolve(layout.config)(tactic_hint=getattr(vendor.resolve(layout.hints), hint))
+
+
+def _prepare(module: Any) -> Any:
+    """The vendor's own passes over an exported program: a list of them in 2026.2, one function in 2026.4."""
+    passes = vendor.resolve(vendor.layout().passes)
+    if callable(passes):
+        prepared, _ = passes(module, None)
+        return prepared
+    for one in passes:
+        module = one(module)
+    return module
