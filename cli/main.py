@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -14,7 +14,7 @@ from cli.options import output_survives_any_text
 
 
 class Registered(NamedTuple):
-    """Where a command is (`module:attribute`) and what the group's help says of it, known without importing it."""
+    """Where a command is (`module:attribute`), and its help's first sentence, known without importing it."""
 
     target: str
     summary: str
@@ -25,10 +25,10 @@ COMMANDS = {
     "shapes": Registered("cli.shapes:command", "Show a checkpoint's tensors, from its headers only."),
     "build": Registered("cli.build:command", "Compile the graphs of a model that the cache lacks."),
     "diff": Registered("cli.diff:command", "Say which graphs are stale, why, and what building them costs."),
-    "ls": Registered("cli.ls:command", "List the graphs in the cache."),
-    "show": Registered("cli.show:command", "Show one entry of the cache."),
+    "ls": Registered("cli.ls:command", "List the graphs in the cache, sorted by catalog and name."),
+    "show": Registered("cli.show:command", "Show one entry: its key, graph, cost and artifact."),
     "verify": Registered("cli.verify:command", "Check every byte in the cache; optionally results and rebuilds."),
-    "stats": Registered("cli.stats:command", "Show sizes, hits and compile times of the cache."),
+    "stats": Registered("cli.stats:command", "Show sizes, hits and compile times of the cache, by catalog."),
     "gc": Registered("cli.gc:command", "Delete entries by size, age or manifest; a dry run unless --yes."),
     "doctor": Registered("cli.doctor:command", "Show what a build would find on this machine, and what to do."),
 }
@@ -73,9 +73,16 @@ def group() -> None:
 def run(args: Sequence[str]) -> int:
     """Run one command line (without the program's name); returns the exit code."""
     output_survives_any_text()
-    return exit_code_of(
-        lambda: group.main(list(args), prog_name="graphcache", standalone_mode=False), as_json="--json" in args
-    )
+    return exit_code_of(lambda: _invoke(list(args)), as_json="--json" in args)
+
+
+def _invoke(args: list[str]) -> Any:
+    """What the command returns. Not `group.main`: click would turn Ctrl-C and a closed pipe into codes of its own."""
+    try:
+        with group.make_context("graphcache", args) as context:
+            return group.invoke(context)
+    except click.exceptions.Exit as done:
+        return done.exit_code
 
 
 def main() -> None:
