@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from graphcache.errors import ToolchainError
+from graphcache.errors import GraphcacheError, ToolchainError
 
 DISTRIBUTION = "furiosa-torch"
 # Where doctor looks, and what a look for torch's backends would import by itself.
@@ -51,6 +51,10 @@ class Layout:
     hints:             the enumeration of its tactic hints
     tactics:           our words for a tactic to plain names in `hints`
     cache_context:     chooses the folder of the vendor's own cache
+    call_with_list:    plain: whether a device module takes its arguments as one list
+    compile_calls:     what a Python caller can reach a compile by: functions, and methods as `module:Class.method`
+    cache_settings:    the module with `set_cache_config` and `CacheConfig(ensure=)`, which refuses a compile that the
+                       cache cannot serve; empty where the release has no such refusal
     """
 
     release: str
@@ -69,6 +73,9 @@ class Layout:
     hints: str
     tactics: tuple[tuple[str, str], ...]
     cache_context: str
+    call_with_list: bool
+    compile_calls: tuple[str, ...]
+    cache_settings: str
 
 
 LAYOUTS = (
@@ -93,6 +100,23 @@ LAYOUTS = (
             ("io-bound", "ForLlmModelIOBound"),
         ),
         cache_context="furiosa.torch.config:cache_context",
+        call_with_list=False,
+        compile_calls=(
+            "furiosa.torch.compiler:compile",
+            "furiosa.torch.compiler:lower",
+            "furiosa.torch.compiler:compile_raw_dfg",
+            "furiosa.torch.compiler:lower_raw_dfg",
+            "furiosa.torch._C.compiler:compile",
+            "furiosa.torch._C.compiler:lower",
+            "furiosa.torch._C.compiler:compile_raw_dfg",
+            "furiosa.torch._C.compiler:lower_raw_dfg",
+            "furiosa.torch._C.compiler:differentiate",
+            "furiosa.torch._C.ir:Dfg.compile",
+            "furiosa.torch._C.ir:DifferentiatedDfg.compile",
+            "furiosa.torch:compile_from_visa",
+            "furiosa.torch:compile_from_visa_str",
+        ),
+        cache_settings="furiosa.torch._C.config.cache",
     ),
     Layout(
         release="2026.2",
@@ -116,6 +140,14 @@ LAYOUTS = (
             ("io-bound", "ForLlmModelDecode"),
         ),
         cache_context="furiosa.torch.config:cache_context",
+        call_with_list=True,
+        compile_calls=(
+            "furiosa.torch.compiler:compile",
+            "furiosa.torch.compiler:lower",
+            "furiosa.native_torch.compiler:compile",
+            "furiosa.native_torch.compiler:lower",
+        ),
+        cache_settings="",
     ),
 )
 
@@ -173,14 +205,16 @@ class VendorError(RuntimeError):
 
 
 @contextmanager
-def panics_raised() -> Iterator[None]:
-    """Makes a panic in the vendor's Rust code a VendorError.
+def panics_raised(*, keep: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Makes a panic in the vendor's Rust code, and any error but ours and `keep`, a VendorError.
 
-    PyO3 raises it as a BaseException, past every `except Exception`, where it would end a worker or a trainer.
+    PyO3 raises a panic as a BaseException, past every `except Exception`, where it would end a worker or a trainer.
     """
     try:
         yield
     except Exception as error:
+        if isinstance(error, (GraphcacheError, *keep)):
+            raise
         raise VendorError(str(error)) from error
     except BaseException as error:
         if type(error).__name__ != "PanicException":

@@ -25,6 +25,12 @@ class HostExecutionError(GraphcacheError):
     name = "host-execution"
 
 
+class CardCallError(GraphcacheError):
+    """A graph that was started on a card did not end well."""
+
+    name = "card-call"
+
+
 class FusionError(GraphcacheError):
     """The fusion of this process is fixed already, at another value."""
 
@@ -72,6 +78,20 @@ def deserialize(runnable: bytes | memoryview) -> Any:
 def device_module(loaded: Any) -> Any:
     """A torch module around `deserialize`'s result: `.to(device)` loads it on a card, calling it runs it there."""
     return vendor.resolve(vendor.layout().device_module)(loaded)
+
+
+def call(module: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """One call of a `device_module` that is on a card, with tensors on that card; its results are there too.
+
+    Raises torch.OutOfMemoryError, and CardCallError for everything else that goes wrong.
+    """
+    from torch import OutOfMemoryError
+
+    try:
+        with vendor.panics_raised(keep=(OutOfMemoryError,)):
+            return list(module(list(inputs)) if vendor.layout().call_with_list else module(*inputs))
+    except vendor.VendorError as error:
+        raise CardCallError(f"a graph failed on the card: {error}") from error
 
 
 def signature(loaded: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
