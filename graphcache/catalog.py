@@ -35,7 +35,7 @@ class CatalogOptions:
     dtype:         weights and activations on the device: `bfloat16` or `float32` (master state is always float32)
     """
 
-    tile_elements: int = 8_650_752
+    tile_elements: int = 8_388_608
     sequence: int = 512
     micro_batch: int = 1
     dtype: str = "bfloat16"

@@ -31,8 +31,6 @@ SCALARS = (
     "eps",
     "decay",
 )
-# A weight whose divisors are all far from what is asked (a prime times a little) is cut unevenly instead.
-CALLS_AT_MOST_FACTOR = 2
 
 _LAYER = re.compile(r"(?:^|\.)layers\.\d+\.")
 
@@ -40,15 +38,13 @@ _LAYER = re.compile(r"(?:^|\.)layers\.\d+\.")
 def tiles(elements: int, tile_elements: int) -> tuple[int, ...]:
     """How a flat weight is cut: the sizes of its tiles, in order; they add up to `elements`.
 
-    The fewest equal tiles of at most `tile_elements`. Where that would take more than twice the fewest calls, tiles of
-    exactly `tile_elements` and a smaller last one.
+    Always the fewest tiles of at most `tile_elements`: equal ones where their number divides the weight, so that one
+    graph serves; else full ones and a smaller last one.
     """
-    fewest = -(-elements // tile_elements)
-    for calls in range(fewest, CALLS_AT_MOST_FACTOR * fewest + 1):
-        if elements % calls == 0:
-            return (elements // calls,) * calls
-    rest = elements - (fewest - 1) * tile_elements
-    return (tile_elements,) * (fewest - 1) + (rest,)
+    calls = -(-elements // tile_elements)
+    if elements % calls == 0:
+        return (elements // calls,) * calls
+    return (tile_elements,) * (calls - 1) + (elements - (calls - 1) * tile_elements,)
 
 
 def graph(elements: int, dtype: str) -> Graph:
