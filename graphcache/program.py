@@ -33,8 +33,7 @@ from torch.fx import GraphModule, Node
 from graphcache.digest import json_sha256
 from graphcache.errors import GraphcacheError
 from graphcache.graph import Graph, TensorSpec
-
-FORMAT = "graphcache-program-1"
+from graphcache.programs import PROGRAM_FORMAT
 
 
 class ExportError(GraphcacheError):
@@ -97,7 +96,7 @@ def canonical(module: ExportedProgram) -> dict[str, Any]:
     """The program as JSON. Raises ExportError for what has no canonical form: symbolic sizes, foreign objects."""
     specs = module.graph_signature.input_specs
     return {
-        "format": FORMAT,
+        "format": PROGRAM_FORMAT,
         "inputs": [
             {"kind": spec.kind.name, "content": _constant(module, spec.target)}
             for spec in specs
