@@ -1,0 +1,50 @@
+"""A folder for a build's leftovers, swept even after kill -9: by the next build, if not by its own.
+
+Each is held by a file lock for as long as its process lives; a folder whose lock is free belongs to nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+PREFIX = "graphcache-build-"
+_LOCK = "held"
+
+
+@contextlib.contextmanager
+def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
+    """A new folder under `parent` (the system's folder for temporary files), removed at the end with all in it."""
+    parent = parent or Path(tempfile.gettempdir())
+    sweep(parent)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def sweep(parent: Path) -> None:
+    """Removes what killed builds of this user left under `parent`."""
+    for folder in parent.glob(PREFIX + "*"):
+        with contextlib.suppress(OSError):
+            if folder.lstat().st_uid == os.geteuid() and not folder.is_symlink():
+                _remove_if_free(folder)
+
+
+def _remove_if_free(folder: Path) -> None:
+    # Without the lock file it is a builder's that has just made the folder, or one being removed.
+    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(handle)
