@@ -1,0 +1,246 @@
+"""`graphcache build`: compile the graphs of a model that the cache lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli.cache import toolchain_text, warn_of_faults
+from cli.options import PATH, cache_option, catalog_options, cli_command, given, json_option, only_option
+from cli.progress import build_progress
+from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, emit_warning, secs_text
+from graphcache import catalog, model_source
+from graphcache.build import DEFAULT_TIMEOUT_SECS, BuildOptions, build
+from graphcache.build_report import Report
+from graphcache.catalog import CatalogOptions
+from graphcache.costs import Costs
+from graphcache.graph import Listing
+from graphcache.location import cache_dir
+from graphcache.manifest import Compiled, Manifest
+from graphcache.manifest_file import is_manifest, read_manifest, write_manifest
+from graphcache.memo import Memo, memo_of
+from graphcache.model_source import ModelSource
+from graphcache.plan import PlanItem, plan
+from graphcache.programs import Programs
+from graphcache.source import SourceHashes
+from graphcache.source_tree import WorkTree
+from graphcache.store.local import LocalStore
+from graphcache.toolchain.base import DEFAULT_FUSION, identity
+
+FAILED = 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command line asks for: a model's graphs, from which catalogs and options, and where it all goes."""
+
+    model: ModelSource
+    catalogs: tuple[str, ...]
+    options: CatalogOptions
+    listing: Listing
+    store: LocalStore
+    manifests: tuple[Manifest, ...]
+
+    @property
+    def programs(self) -> Programs:
+        return Programs(self.store.root, self.manifests)
+
+    @property
+    def costs(self) -> Costs:
+        """Of the manifests; the build adds the store's."""
+        costs = Costs()
+        for manifest in self.manifests:
+            for recorded in manifest.graphs:
+                if recorded.compiled is not None:
+                    costs.add(recorded.graph, recorded.compiled.cost)
+        return costs
+
+
+@cli_command(
+    "build",
+    examples=(
+        "graphcache build --shapes-from model.safetensors --only adamw",
+        "graphcache build --shapes-from Llama-3.1-8B --only adamw --fusion 8 --jobs 4",
+        "graphcache build --shapes-from cache_manifests/llama-3.1-8b-adamw.json --only adamw --dry-run",
+    ),
+)
+@click.option(
+    "--shapes-from", "source", metavar="MODEL", type=PATH, required=True, help="A checkpoint, or a manifest of one."
+)
+@only_option
+@click.option("--fusion", type=int, default=DEFAULT_FUSION, show_default=True, help="PEs that are used as one device.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Compiles at once. Default: as CPUs and memory allow.")
+@click.option(
+    "--timeout",
+    "timeout_secs",
+    type=click.FloatRange(min=0, min_open=True),
+    default=DEFAULT_TIMEOUT_SECS,
+    show_default=True,
+    metavar="SECONDS",
+    help="A graph that takes longer fails.",
+)
+@click.option(
+    "--memory",
+    "memory_gb",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="GB",
+    help="A compile that holds more fails. Default: an equal share of what there is.",
+)
+@catalog_options
+@click.option("--manifest", type=PATH, metavar="FILE", help="Write the graphs, their artifacts and costs to FILE.")
+@click.option("--retry", is_flag=True, help="Compile also what the compiler refused before.")
+@click.option("--dry-run", is_flag=True, help="Show what would be compiled, and why.")
+@cache_option
+@json_option
+def command(
+    source: Path,
+    only: tuple[str, ...],
+    manifest: Path | None,
+    cache: str | None,
+    dry_run: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Compile the graphs of a model that the cache lacks. Reads headers only, needs no card.
+
+    Interrupted in any way, it loses only what was being compiled; run it again and it goes on. Exit code 1: a graph
+    could not be compiled; the others were.
+    """
+    request = _request(source, only, manifest, cache, options)
+    with memo_of(request.store.root) as memo:
+        if dry_run:
+            return _dry_run(request, memo, options["fusion"], as_json)
+        with build_progress(as_json) as listener:
+            report = build(
+                request.listing.graphs,
+                request.store,
+                memo,
+                programs=request.programs,
+                options=_build_options(options),
+                costs=request.costs,
+                listener=listener,
+            )
+    written = manifest is not None and not report.failed
+    if manifest is not None and written:
+        write_manifest(manifest, _manifest(request, report))
+    if as_json:
+        emit_json(_as_json(request, report, str(manifest) if written else None))
+    else:
+        _show(request, report, manifest)
+    return FAILED if report.failed else 0
+
+
+def _request(
+    source: Path, only: tuple[str, ...], manifest: Path | None, cache: str | None, options: Mapping[str, Any]
+) -> Request:
+    model = model_source.load(source)
+    names = tuple(catalog.select(only))
+    chosen = CatalogOptions(**given(**{name: options[name] for name in CatalogOptions().as_json()}))
+    known = [path for path in dict.fromkeys([source, manifest]) if path and path.is_file() and is_manifest(path)]
+    return Request(
+        model,
+        names,
+        chosen,
+        catalog.list_graphs(names, model.table, model.config, chosen),
+        LocalStore(cache_dir(cache)),
+        tuple(read_manifest(path) for path in known),
+    )
+
+
+def _build_options(options: Mapping[str, Any]) -> BuildOptions:
+    memory_gb = options["memory_gb"]
+    return BuildOptions(
+        fusion=options["fusion"],
+        timeout_secs=options["timeout_secs"],
+        memory_bytes=None if memory_gb is None else int(memory_gb * 1e9),
+        retry=options["retry"],
+        **given(jobs=options["jobs"]),
+    )
+
+
+def _dry_run(request: Request, memo: Memo, fusion: int, as_json: bool) -> int:
+    """The plan, and nothing more. A graph whose program nobody remembers is `unknown`: it would be exported first."""
+    items = plan(
+        request.listing.graphs,
+        sources=SourceHashes(WorkTree()),
+        programs=request.programs,
+        toolchain=identity(fusion, memo),
+        store=request.store,
+    )
+    warn_of_faults(request.store.faults)
+    if as_json:
+        emit_json({"cache": str(request.store.root), "graphs": [_item_json(item) for item in items]})
+    else:
+        emit_table(("state", "graph", "why"), [(item.state, item.graph.name, item.reason) for item in items])
+    return 0
+
+
+def _item_json(item: PlanItem) -> dict[str, Any]:
+    return {
+        "graph": item.graph.name,
+        "state": item.state,
+        "why": item.reason,
+        "key": item.key and item.key.digest,
+        "program": item.program,
+    }
+
+
+def _manifest(request: Request, report: Report) -> Manifest:
+    entries = {o.graph.name: o.entry for o in report.outcomes if o.entry is not None}
+    return Manifest.of(
+        request.model.name,
+        config=request.model.config,
+        groups=request.model.table.groups(),
+        catalogs=request.catalogs,
+        options=request.options,
+        toolchain=report.toolchain,
+        listing=request.listing,
+        sources={o.graph.name: o.item.source for o in report.outcomes},
+        programs={name: entry.program for name, entry in entries.items()},
+        compiled={name: Compiled.of(entry) for name, entry in entries.items()},
+    )
+
+
+def _as_json(request: Request, report: Report, manifest: str | None) -> dict[str, Any]:
+    return {
+        "cache": str(request.store.root),
+        "model": request.model.name,
+        "toolchain": dict(report.toolchain),
+        "graphs": [outcome.as_json() for outcome in report.outcomes],
+        "faults": [fault.as_json() for fault in request.store.faults],
+        "manifest": manifest,
+        "wall_secs": round(report.wall_secs, 3),
+    }
+
+
+def _show(request: Request, report: Report, manifest: Path | None) -> None:
+    warn_of_faults(request.store.faults)
+    for outcome in report.failed:
+        trouble = outcome.trouble
+        if trouble is not None:
+            again = "worth another try" if trouble.retryable else "the same every time; --retry compiles it again"
+            print(f"\nfailed  {outcome.graph.name}: {trouble.cause.strip()}\n  {again}")
+            if trouble.log:
+                print(f"  log: {request.store.root / trouble.log}")
+    if manifest is not None and report.failed:
+        emit_warning("manifest", f"{manifest} was not written: it would list graphs that were not compiled")
+    entries = [outcome.entry for outcome in report.outcomes if outcome.entry]
+    compiled = [outcome.entry.cost for outcome in report.outcomes if outcome.state == "compiled" and outcome.entry]
+    cpu_secs, peak = sum(cost.cpu_secs for cost in compiled), max((c.peak_rss_bytes for c in compiled), default=0)
+    size_bytes = sum(entry.size_bytes for entry in entries)
+    emit_facts(
+        [
+            ("toolchain", toolchain_text(report.toolchain)),
+            ("cache", str(request.store.root)),
+            *([("manifest", str(manifest))] if manifest is not None and not report.failed else []),
+            ("compiled", f"{len(compiled)} (CPU {secs_text(cpu_secs)}, at most {bytes_text(peak)} a worker)"),
+            ("failed", count_text(len(report.failed))),
+            ("ready", f"{len(entries)} of {len(report.outcomes)}"),
+            ("took", secs_text(report.wall_secs)),
+            ("bytes", f"{count_text(size_bytes)} ({bytes_text(size_bytes)})"),
+        ]
+    )

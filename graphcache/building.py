@@ -1,0 +1,282 @@
+"""One build at work: which graph each worker has, and what follows from what it answers.
+
+Each graph goes: export in a worker, look-up of its program, and only when nothing has that program under this
+toolchain, compile and check in the same worker, then commit at once. So a build that is killed loses what was being
+compiled and nothing else, and the next one goes on from there. A graph that fails stops no other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from graphcache.artifact import encode
+from graphcache.build_report import Listener, Outcome, Running, State, Trouble
+from graphcache.costs import Costs, Expected
+from graphcache.errors import StoreError, ToolchainError
+from graphcache.graph import Graph, TensorSpec
+from graphcache.plan import PlanItem, of_program, plan
+from graphcache.pool import Answer, Death, Pool, Worker
+from graphcache.programs import Programs
+from graphcache.source import SourceHashes
+from graphcache.source_tree import WorkTree
+from graphcache.store.base import Cost, Facts, Failure
+from graphcache.store.files import write_file
+from graphcache.store.local import LocalStore
+
+# How often a graph that someone else compiles is looked for.
+ELSEWHERE_SECS = 1.0
+# A failure keeps this much of the end of what its compiler printed.
+LOG_BYTES = 1 << 20
+
+
+@dataclass
+class Task:
+    """A graph that a worker has. After its export `item` has its key, `claim` is held, and `outputs` are known."""
+
+    item: PlanItem
+    since: float
+    export_cost: Cost | None = None
+    outputs: tuple[TensorSpec, ...] = ()
+    claim: ExitStack = field(default_factory=ExitStack)
+
+
+class Building:
+    """The state of one build; `make_pool` is called when the first worker is needed."""
+
+    def __init__(
+        self,
+        store: LocalStore,
+        programs: Programs,
+        costs: Costs,
+        listener: Listener,
+        make_pool: Callable[[], Pool],
+        jobs: int,
+    ) -> None:
+        self._store, self._programs, self._costs, self._listener = store, programs, costs, listener
+        self._make_pool, self._jobs = make_pool, jobs
+        self._pool: Pool | None = None
+        self._toolchain: Mapping[str, str] = {}
+        self._retry = False
+        self._expected: dict[str, Expected] = {}
+        self._queue: list[PlanItem] = []
+        self._tasks: dict[Worker, Task] = {}
+        self._elsewhere: list[PlanItem] = []
+        self._looked_secs = 0.0
+        self._outcomes: dict[str, Outcome] = {}
+
+    def first_revision(self, graphs: int) -> str:
+        """The compiler's revision from the first worker that is ready. Raises ToolchainError when none can be."""
+        self._workers.grow(graphs)
+        while not any(worker.revision for worker in self._workers.workers):
+            for event in self._workers.wait():
+                raise _cannot_start(event)
+        return next(worker.revision for worker in self._workers.workers if worker.revision)
+
+    def run(self, graphs: Sequence[Graph], toolchain: Mapping[str, str], *, retry: bool) -> list[Outcome]:
+        """How each graph ended, in the order given."""
+        self._toolchain, self._retry = toolchain, retry
+        sources = SourceHashes(WorkTree())
+        items = plan(graphs, sources=sources, programs=self._programs, toolchain=toolchain, store=self._store)
+        to_do = [item for item in items if self._is_to_do(item)]
+        self._expected = self._expect(to_do)
+        self._queue = _longest_first(to_do, self._expected)
+        self._listener.planned(items, self._expected, min(len(to_do), self._jobs))
+        for item in items:
+            if not self._is_to_do(item):
+                self._settle(item, "ready")
+        while self._queue or self._tasks or self._elsewhere:
+            self._feed()
+            for event in self._workers.wait():
+                self._handle(event)
+            self._tick()
+        return [self._outcomes[item.graph.name] for item in items]
+
+    @property
+    def _workers(self) -> Pool:
+        if self._pool is None:
+            self._pool = self._make_pool()
+        return self._pool
+
+    # --- giving out work ------------------------------------------------------------------------------------------
+
+    def _is_to_do(self, item: PlanItem) -> bool:
+        return item.state in ("missing", "unknown") or (item.state == "failed" and self._retry)
+
+    def _expect(self, to_do: Sequence[PlanItem]) -> dict[str, Expected]:
+        """What each compile should take, from what the store and the caller remember."""
+        if to_do:
+            for entry in self._store.entries():
+                self._costs.add(entry.graph, entry.cost)
+        found = ((item.graph.name, self._costs.expect(item.graph)) for item in to_do)
+        return {name: expected for name, expected in found if expected is not None}
+
+    def _feed(self) -> None:
+        self._look_elsewhere()
+        self._workers.grow(len(self._queue) + len(self._tasks))
+        for worker in self._workers.idle():
+            if self._queue:
+                self._check_revision(worker)
+                item = self._queue.pop(0)
+                self._tasks[worker] = Task(item, time.monotonic())
+                self._workers.send(worker, {"op": "export", "graph": item.graph.as_json()})
+                self._listener.started(item.graph, self._expected.get(item.graph.name))
+
+    def _check_revision(self, worker: Worker) -> None:
+        # The memo may be of another installation; a key must never name a compiler that did not compile.
+        ours = self._toolchain["compiler-revision"]
+        if worker.revision != ours:
+            raise ToolchainError(
+                f"the compiler is of revision {worker.revision}, not {ours}: it was replaced while this build started",
+                hint="run the build again",
+            )
+
+    def _look_elsewhere(self) -> None:
+        """Takes up graphs that others compiled, or gave up, since the last look."""
+        if not self._elsewhere or time.monotonic() - self._looked_secs < ELSEWHERE_SECS:
+            return
+        self._looked_secs = time.monotonic()
+        waiting, self._elsewhere = self._elsewhere, []
+        for item in waiting:
+            assert item.key is not None
+            entry = self._store.lookup(item.key)
+            with self._store.claim(item.key) as free:
+                if entry is not None:
+                    self._settle(replace(item, entry=entry), "elsewhere")
+                elif free:
+                    self._queue.append(item)
+                else:
+                    self._elsewhere.append(item)
+
+    def _tick(self) -> None:
+        now, expected = time.monotonic(), self._expected
+        tasks = (task for task in self._tasks.values())
+        self._listener.tick(
+            [Running(t.item.graph, now - t.since, expected.get(t.item.graph.name)) for t in tasks],
+            [item.graph for item in self._queue],
+        )
+
+    # --- taking in answers ----------------------------------------------------------------------------------------
+
+    def _handle(self, event: Answer | Death) -> None:
+        task = self._tasks.pop(event.worker, None)
+        if task is None:
+            if not event.worker.revision:
+                raise _cannot_start(event)
+            # An idle worker that died, or grew too large, harmed nobody.
+            return
+        if isinstance(event, Death):
+            self._fail(task, event.cause, event.retryable, event.worker.log)
+        elif "error" in event.value:
+            self._fail(task, event.value["error"]["message"], event.value["retryable"], event.worker.log)
+        elif task.export_cost is None:
+            self._exported(task, event)
+        else:
+            self._commit(task, event)
+
+    def _exported(self, task: Task, answer: Answer) -> None:
+        """The graph's program is known: it is in the store, somebody compiles it, or this worker goes on to."""
+        program = str(answer.value["program"])
+        self._remember(task.item, program)
+        task.item = self._with_program(task.item, program)
+        if not self._is_to_do(task.item):
+            self._settle(task.item, "same program")
+            return
+        assert task.item.key is not None
+        if not task.claim.enter_context(self._store.claim(task.item.key)):
+            task.claim.close()
+            self._elsewhere.append(task.item)
+            return
+        task.export_cost = _cost(answer)
+        task.outputs = tuple(TensorSpec.from_json(spec) for spec in answer.value["outputs"])
+        self._tasks[answer.worker] = task
+        self._workers.send(answer.worker, {"op": "compile"})
+
+    def _remember(self, item: PlanItem, program: str) -> None:
+        """Keeps the program of the source that was planned, unless it was edited before the worker imported it."""
+        now = SourceHashes(WorkTree()).of(item.graph.function)
+        if now.digest == item.source.digest:
+            self._programs.remember(item.source.digest, item.graph, self._toolchain["torch"], program)
+
+    def _with_program(self, item: PlanItem, program: str) -> PlanItem:
+        """The item again now that its program is known; its reason stays why there was something to do."""
+        found = of_program(item.graph, item.source, program, self._toolchain, self._store)
+        return replace(found, reason=item.reason or found.reason)
+
+    def _commit(self, task: Task, answer: Answer) -> None:
+        item, (runnable, dfg) = task.item, answer.payload
+        assert item.key is not None
+        assert task.export_cost is not None
+        data = encode(runnable, dfg, args=item.graph.args, outputs=task.outputs, key=item.key)
+        cost = _sum(task.export_cost, _cost(answer))
+        with task.claim:
+            entry = self._store.commit(item.key, data, Facts(item.graph, cost, answer.value["estimate_ns"]))
+        self._settle(replace(item, entry=entry), "compiled")
+
+    def _fail(self, task: Task, cause: str, retryable: bool, log: Path) -> None:
+        item, trouble = task.item, Trouble(cause, self._keep_log(task.item.graph, log), retryable)
+        with task.claim:
+            if item.key is not None:
+                created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                failure = Failure(item.key, item.graph.name, cause, trouble.log, retryable, created)
+                self._store.record_failure(failure)
+        self._finish(Outcome(item, "failed", None, trouble))
+
+    def _keep_log(self, graph: Graph, log: Path) -> str:
+        """Copies the end of what was printed into the store; returns its name there, empty when it cannot be kept."""
+        slug = re.sub(r"[^A-Za-z0-9.-]+", "-", graph.name).strip("-")[:80]
+        path = self._store.layout.logs / f"{slug}-{os.urandom(4).hex()}.log"
+        try:
+            write_file(path, log.read_bytes()[-LOG_BYTES:], replace=True)
+        except (OSError, StoreError):
+            return ""
+        return self._store.layout.relative(path)
+
+    def _settle(self, item: PlanItem, state: State) -> None:
+        """The end of an item that has an entry, or failed before."""
+        if item.entry is not None:
+            self._finish(Outcome(item, state, item.entry))
+        else:
+            assert item.failure is not None
+            self._finish(Outcome(item, "failed", None, Trouble.of(item.failure)))
+
+    def _finish(self, outcome: Outcome) -> None:
+        self._outcomes[outcome.graph.name] = outcome
+        self._listener.finished(outcome)
+
+
+def _longest_first(items: Iterable[PlanItem], expected: Mapping[str, Expected]) -> list[PlanItem]:
+    """So that the last worker to finish is not the one that started the largest graph last."""
+
+    def secs(item: PlanItem) -> float:
+        known = expected.get(item.graph.name)
+        # Without any record, larger counts as longer; only the order matters.
+        return known.secs if known else sum(spec.elements for spec in item.graph.args) / 1e7
+
+    return sorted(items, key=lambda item: (-secs(item), item.graph.name))
+
+
+def _cost(answer: Answer) -> Cost:
+    return Cost(**answer.value["cost"])
+
+
+def _sum(a: Cost, b: Cost) -> Cost:
+    return Cost(
+        round(a.wall_secs + b.wall_secs, 3),
+        round(a.cpu_secs + b.cpu_secs, 3),
+        max(a.peak_rss_bytes, b.peak_rss_bytes),
+    )
+
+
+def _cannot_start(event: Answer | Death) -> ToolchainError:
+    """A worker that never became ready: no other would."""
+    if isinstance(event, Answer):
+        error = event.value["error"]
+        return ToolchainError(f"the compiler cannot be loaded: {error['message']}", hint=error["hint"])
+    last = event.worker.log.read_text(errors="replace").strip().splitlines()[-1:]
+    return ToolchainError(": ".join([f"a worker could not start: {event.cause}", *last]), hint="graphcache doctor")
