@@ -9,14 +9,15 @@ First-party are the function's own top-level package, graphcache, and every othe
 
 What a syntax tree cannot tell is answered with more, never with less: a module that is passed around as a value, a
 `from x import *`, a name that nothing seems to bind enter as whole modules. A module whose name is computed
-(`import_module(name)`) is refused. Not seen: files that are no Python source (data, compiled extensions), and classes
-that register themselves through a base class without being named.
+(`import_module(name)`) is refused. Not seen: files that are no Python source (data, compiled extensions), docstrings
+that code reads, and classes that register themselves through a base class without being named.
 
 Moving a file changes no digest, nor does renaming an import: definitions enter by the order in which they are reached.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -160,13 +161,18 @@ class _Package:
             if name == WHOLE:
                 self._texts[place] = self._whole(module)
             else:
-                statements = module.effects if name == ON_IMPORT else module.bindings[name]
-                self._texts[place] = spell(module, statements, self)
+                self._texts[place] = self._spell(module, module.effects if name == ON_IMPORT else module.bindings[name])
         return self._texts[place]
+
+    def _spell(self, module: Module, statements: list[ast.stmt]) -> Text:
+        try:
+            return spell(module, statements, self)
+        except RecursionError as error:
+            raise SourceError(f"{module.file.path} is nested too deep to be read", hint="break it up") from error
 
     def _whole(self, module: Module) -> Text:
         """A module; of a package all that lies in it, since any of it can be reached through its attributes."""
-        text = spell(module, module.body, self)
+        text = self._spell(module, module.body)
         if not module.file.is_package:
             return text
         inside = (f"{module.file.module}.{name}" for name in self._tree.submodules(module.file.module))
@@ -203,14 +209,16 @@ class _Package:
     def _resolve(self, module: Module, names: list[str], called: bool, seen: frozenset[tuple[str, str]]) -> Meaning:
         """What `names[0]`, and as many attributes of it as lead through modules, mean at the top level of `module`."""
         first, rest = names[0], names[1:]
+        if any(self._module(star) is not None for star in module.stars):
+            # Any name may be the other module's, also one that is bound here before: that one too is all reached.
+            return Meaning(f"<*.{first}>", (Reference(module.file.module, WHOLE),), 1)
         place = module.file.module, first
         alias = module.alias(first)
         submodule = f"{module.file.module}.{first}"
         if alias is not None and place not in seen:
             meaning = self._alias(alias, rest, called, seen | {place})
         elif first in module.bindings and alias is None:
-            called = called and not rest
-            return Meaning(f"@{first}", (Reference(*place, called),), 1)
+            return Meaning(f"@{first}", (Reference(*place, called and not rest),), 1)
         elif module.file.is_package and self._module(submodule) is not None:
             meaning = self._alias(Alias(submodule, None), rest, called, seen)
         else:
@@ -228,13 +236,9 @@ class _Package:
         return Meaning(meaning.text, meaning.references, meaning.used - (len(names) - len(rest)))
 
     def _unbound(self, module: Module, names: list[str]) -> Meaning:
-        """A name that no statement of the module binds: a builtin, a star's, or who knows."""
+        """A name that no statement of the module binds: a builtin, an installed module's by a star, or who knows."""
         first = names[0]
-        stars = [(name, self._module(name)) for name in module.stars]
-        if first in BUILTINS | MODULE_NAMES and not any(star and first in star.bindings for _, star in stars):
-            whole = (Reference(module.file.module, WHOLE),) if first in DYNAMIC else ()
-            return Meaning(first, whole, 1)
-        known = tuple(Reference(name, WHOLE) for name, star in stars if star is not None)
-        if stars:
-            return Meaning(f"<*.{first}>", known, 1)
-        return Meaning(f"<?.{first}>", (Reference(module.file.module, WHOLE),), 1)
+        whole = (Reference(module.file.module, WHOLE),)
+        if first in BUILTINS or first in MODULE_NAMES:
+            return Meaning(first, whole if first in DYNAMIC else (), 1)
+        return Meaning(f"<*.{first}>", () if module.stars else whole, 1)

@@ -198,15 +198,14 @@ class _Writer:
         return None
 
     def _import(self, node: Import) -> str:
-        """What an import binds. One at the top level also reaches it, since some name's meaning led here."""
+        """What an import binds. One outside of functions is followed too: a name of its module or class led here."""
         aliases = list(self.module.aliases(node).items())
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
             aliases = [("*", Alias(self.module.absolute(node), None))]
         meanings = [(name, self.resolver.alias(alias, [], False)) for name, alias in aliases]
-        if self.scopes:
-            self.imports.extend(self.module.imported(node))
-        else:
+        if all(scope.is_class for scope in self.scopes):
             self.references.extend(reference for _, meaning in meanings for reference in meaning.references)
+        self.imports.extend(self.module.imported(node))
         return "Import(" + ",".join(f"'{name}={meaning.text}" for name, meaning in meanings) + ")"
 
     # --- scopes ---------------------------------------------------------------------------------------------------
