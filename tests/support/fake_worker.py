@@ -1,0 +1,94 @@
+"""A worker whose compiler is made up: what it does with a graph is in the graph's constants. Needs no torch.
+
+    {"secs": 3}            takes that long to compile, in steps of 10 ms
+    {"signal": "SEGV"}     sends itself that signal
+    {"exit": 3}            ends with that exit code
+    {"eat_bytes": N}       holds N bytes more while it compiles
+    {"error": "text"}      the compiler refuses the graph
+    {"passing": "text"}    the compiler fails for a reason of the machine's
+    {"half": true}         the compiler ends well and has written half a file
+    {"print": "text"}      prints, as native code does, to file descriptor 1
+    {"program": "x"}       exports to the same program as every other graph with "x"
+
+A line is appended to the file in FAKE_COMPILES at each start of a compile.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from graphcache.digest import json_sha256
+from graphcache.errors import GraphcacheError
+from graphcache.graph import Graph, TensorSpec
+from graphcache.toolchain.base import Compiled, CompileError
+from graphcache.worker import die_with, parse, serve, take_stdout
+
+REVISION = "fake-revision"
+COMMAND = (sys.executable, "-P", "-m", "tests.support.fake_worker")
+
+
+class FakeHalfWrittenError(GraphcacheError):
+    name = "half-written"
+
+
+class FakeGraphCompiler:
+    """Its bytes are a function of program and settings, as a compiler's should be."""
+
+    revision = REVISION
+
+    def export(self, graph: Graph) -> tuple[str, Sequence[TensorSpec]]:
+        self._graph = graph
+        if graph.constants.get("export_error"):
+            raise CompileError(str(graph.constants["export_error"]))
+        return fake_program(graph), graph.args[:1]
+
+    def compile_exported(self) -> Compiled:
+        graph = self._graph
+        if "FAKE_COMPILES" in os.environ:
+            with Path(os.environ["FAKE_COMPILES"]).open("a") as file:
+                file.write(graph.name + "\n")
+        _misbehave(dict(graph.constants))
+        seed = json_sha256([fake_program(graph), dict(graph.settings)]).encode()
+        return Compiled(b"runnable " + seed * 100, b"dfg " + seed * 20, 1000 + graph.args[0].elements)
+
+
+def _misbehave(constants: dict[str, object]) -> None:
+    if "print" in constants:
+        os.write(1, f"{constants['print']}\n".encode())
+    held = b"x" * int(str(constants.get("eat_bytes", 0)))
+    until = time.monotonic() + float(str(constants.get("secs", 0)))
+    while time.monotonic() < until:
+        time.sleep(0.01)
+    del held
+    if "signal" in constants:
+        os.kill(os.getpid(), signal.Signals[f"SIG{constants['signal']}"])
+    if "exit" in constants:
+        os._exit(int(str(constants["exit"])))
+    if "error" in constants:
+        raise CompileError(str(constants["error"]))
+    if "passing" in constants:
+        raise OSError(28, str(constants["passing"]))
+    if constants.get("half"):
+        raise FakeHalfWrittenError("the compiler wrote a runnable of 7 bytes that the runtime cannot read")
+
+
+def fake_program(graph: Graph) -> str:
+    return json_sha256(graph.constants.get("program", [graph.function, graph.signature()]))
+
+
+def main() -> None:
+    options = parse(sys.argv[1:])
+    die_with(options.parent)
+    answers = take_stdout()
+    if os.environ.get("FAKE_CANNOT_START"):
+        sys.exit("librenegade.so: cannot open shared object file")
+    serve(FakeGraphCompiler(), sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()
