@@ -30,6 +30,8 @@ DEFAULT_CACHE = "furiosa/compiler"
 # Nodes of RNGD cards; whether the driver library is there says nothing about a card.
 CARD_NODES = "/dev/rngd/npu*"
 CROSS_GCC = "aarch64-linux-gnu-gcc"
+# Comes with the driver's Debian packages, not from PyPI; loaded when a device is first used.
+DRIVER_LIBRARY = "librenegade.so"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphcache import vendor
@@ -16,7 +17,13 @@ from graphcache.errors import CorruptError, GraphcacheError
 from graphcache.graph import TensorSpec
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
+
+
+# Where the nodes of cards are: those that a container was given, under the host's numbers.
+NODES = Path(vendor.CARD_NODES).parent
+DRIVER_LIBRARY = vendor.DRIVER_LIBRARY
 
 
 class HostExecutionError(GraphcacheError):
@@ -26,7 +33,7 @@ class HostExecutionError(GraphcacheError):
 
 
 class CardCallError(GraphcacheError):
-    """A graph that was started on a card did not end well."""
+    """A card did not do what it was asked for."""
 
     name = "card-call"
 
@@ -75,23 +82,33 @@ def deserialize(runnable: bytes | memoryview) -> Any:
         raise CorruptError(f"a runnable of {len(runnable)} bytes that the runtime cannot read: {error}") from error
 
 
-def device_module(loaded: Any) -> Any:
-    """A torch module around `deserialize`'s result: `.to(device)` loads it on a card, calling it runs it there."""
-    return vendor.resolve(vendor.layout().device_module)(loaded)
+def load_on(loaded: Any, device: torch.device) -> Any:
+    """`deserialize`'s result on a card, as a module for `call`. Raises torch.OutOfMemoryError, CardCallError."""
+    with card_errors("a graph could not be loaded on"):
+        return vendor.resolve(vendor.layout().device_module)(loaded).to(device)
 
 
 def call(module: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """One call of a `device_module` that is on a card, with tensors on that card; its results are there too.
+    """One call of what `load_on` gave, with tensors on the same card; the results are there too.
 
     Raises torch.OutOfMemoryError, and CardCallError for everything else that goes wrong.
     """
+    with card_errors("a graph failed on"):
+        return list(module(list(inputs)) if vendor.layout().call_with_list else module(*inputs))
+
+
+@contextmanager
+def card_errors(what: str) -> Iterator[None]:
+    """Makes everything but a full pool a CardCallError that says `what` on the card."""
     from torch import OutOfMemoryError
 
     try:
         with vendor.panics_raised(keep=(OutOfMemoryError,)):
-            return list(module(list(inputs)) if vendor.layout().call_with_list else module(*inputs))
+            yield
     except vendor.VendorError as error:
-        raise CardCallError(f"a graph failed on the card: {error}") from error
+        raise CardCallError(
+            f"{what} the card: {error}", hint="`check` looks for what a card needs: nodes, driver, io_uring"
+        ) from error
 
 
 def signature(loaded: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:

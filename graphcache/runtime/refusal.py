@@ -17,8 +17,8 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, NoReturn
 
 import torch
@@ -46,24 +46,30 @@ _holders = 0
 _barriers = ExitStack()
 
 
-@contextmanager
-def compiles_refused() -> Iterator[None]:
-    """While any thread is inside, a compile anywhere in the process is a CompileRefusedError.
+class _Refused(AbstractContextManager[None]):
+    """Not a generator: one that a forgotten backend leaves behind would be finished while Python shuts down."""
 
-    Imports and registers the vendor. Raises ToolchainError when a barrier cannot be put up.
-    """
-    global _holders, _barriers
-    with _lock:
-        if _holders == 0:
-            _barriers = _put_up()
-        _holders += 1
-    try:
-        yield
-    finally:
+    def __enter__(self) -> None:
+        global _holders, _barriers
+        with _lock:
+            if _holders == 0:
+                _barriers = _put_up()
+            _holders += 1
+
+    def __exit__(self, *_error: object) -> None:
+        global _holders
         with _lock:
             _holders -= 1
             if _holders == 0:
                 _barriers.close()
+
+
+def compiles_refused() -> AbstractContextManager[None]:
+    """While any thread is inside, a compile anywhere in the process is an error.
+
+    Entering it imports and registers the vendor, and raises ToolchainError when a barrier cannot be put up.
+    """
+    return _Refused()
 
 
 def _put_up() -> ExitStack:

@@ -41,11 +41,21 @@ class LoadedGraph:
 class DeviceBackend(Protocol):
     """One device. All methods may be called from any thread."""
 
-    name: str
-    # Bytes that live buffers hold, and the pool that they must fit into (None: the host's memory, not counted).
-    bytes_in_use: int
-    peak_bytes: int
-    pool_bytes: int | None
+    @property
+    def name(self) -> str:
+        """For people: `cpu`, `emulator:1`, `furiosa:3`."""
+
+    @property
+    def bytes_in_use(self) -> int:
+        """Bytes that live buffers hold, and loaded graphs where they are on the device."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that `bytes_in_use` has been."""
+
+    @property
+    def pool_bytes(self) -> int | None:
+        """The pool that they must fit into. None: the host's memory, which is not counted against anything."""
 
     def upload(self, host: Tensor, name: str) -> Buffer:
         """A new buffer with the host tensor's values; `name` is for error messages.
@@ -68,3 +78,10 @@ class DeviceBackend(Protocol):
 
     def close(self) -> None:
         """Free everything and let the device go."""
+
+
+def check_args(graph: Graph, args: Sequence[Buffer]) -> None:
+    """That a call's arguments are what the graph was made for; anything else is an error of ours."""
+    wanted = [(a.dtype, a.shape) for a in graph.args]
+    given = [(a.spec.dtype, a.spec.shape) for a in args]
+    assert wanted == given, f"{graph.name} takes {wanted}, was given {given}"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from graphcache.graph import Graph, TensorSpec
-from trainer.device.base import Buffer, LoadedGraph
+from trainer.device.base import Buffer, LoadedGraph, check_args
 
 
 class CpuBackend:
@@ -28,7 +28,8 @@ class CpuBackend:
         return self._buffer(name, host.detach().clone(memory_format=torch.contiguous_format))
 
     def download(self, buffer: Buffer) -> Tensor:
-        return buffer._payload.clone()
+        payload: Tensor = buffer._payload
+        return payload.clone()
 
     def load(self, graph: Graph) -> LoadedGraph:
         module, _, name = graph.function.partition(":")
@@ -63,10 +64,3 @@ class CpuBackend:
         with self._lock:
             self.bytes_in_use += change_bytes
             self.peak_bytes = max(self.peak_bytes, self.bytes_in_use)
-
-
-def check_args(graph: Graph, args: Sequence[Buffer]) -> None:
-    """That a call's arguments are what the graph was made for; anything else is an error of ours."""
-    wanted = [(a.dtype, a.shape) for a in graph.args]
-    given = [(a.spec.dtype, a.spec.shape) for a in args]
-    assert wanted == given, f"{graph.name} takes {wanted}, was given {given}"

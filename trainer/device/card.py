@@ -1,0 +1,70 @@
+"""What the guarded backend needs of a card, be it the emulator's or a real one. Nothing here takes turns or counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from graphcache.artifact import Artifact
+from graphcache.errors import CorruptError
+from graphcache.graph import Graph, TensorSpec
+from trainer.device.guard import MemoryFlag
+
+# One DRAM pool of a card serves uploads and graph outputs together (reported by users of RNGD cards).
+POOL_BYTES = int(47.5 * 1024**3)
+
+# Gives a graph's artifact, from a store. Raises MissingGraphsError.
+ArtifactSource = Callable[[Graph], Artifact]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A graph on a card: the results that a call gives, the bytes that it takes while loaded, the card's own object."""
+
+    outputs: tuple[TensorSpec, ...]
+    size_bytes: int
+    native: Any
+
+
+class Card(Protocol):
+    """A device's memory and its graphs. A `payload` is the card's own object for an allocated tensor."""
+
+    name: str
+    pool_bytes: int
+    flag: MemoryFlag
+
+    def allocate(self, spec: TensorSpec) -> Any:
+        """A payload of unset values. Raises torch.OutOfMemoryError."""
+
+    def write(self, payload: Any, host: Tensor) -> None:
+        """Copies the host's values; complete on return."""
+
+    def read(self, payload: Any, spec: TensorSpec) -> Tensor:
+        """The values as a new host tensor."""
+
+    def release(self, payload: Any) -> None:
+        """Gives its memory back."""
+
+    def load(self, graph: Graph) -> Program:
+        """Raises MissingGraphsError, CorruptError, torch.OutOfMemoryError. Never compiles."""
+
+    def execute(self, program: Program, inputs: Sequence[Any]) -> list[Any]:
+        """Payloads of the results, as `program.outputs` describes them. Raises torch.OutOfMemoryError."""
+
+    def close(self) -> None:
+        """Lets everything go."""
+
+
+def check_signature(graph: Graph, args: Sequence[TensorSpec]) -> None:
+    """That an artifact takes what its graph does. Raises CorruptError: the store served another graph's artifact."""
+    wanted, found = ([(a.dtype, a.shape) for a in specs] for specs in (graph.args, args))
+    if wanted != found:
+        raise CorruptError(f"the artifact of {graph.name} takes {found}, the graph {wanted}")
+
+
+def describe(tensor: Tensor, name: str) -> TensorSpec:
+    """A tensor's dtype and shape under `name`."""
+    return TensorSpec(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
