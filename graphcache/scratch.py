@@ -1,6 +1,7 @@
-"""A folder for a build's leftovers, swept even after kill -9: by the next build, if not by its own.
+"""A folder for a build's leftovers, swept even after kill -9: by another build a day later, if not by its own.
 
-Each is held by a file lock for as long as its process lives; a folder whose lock is free belongs to nobody.
+Each is held by a file lock for as long as its process lives, so a folder whose lock is free belongs to nobody. Where
+locks do nothing (a network file system), the day keeps other builds' folders safe.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 PREFIX = "graphcache-build-"
+SWEEP_AFTER_SECS = 86_400.0
 _LOCK = "held"
 
 
@@ -45,6 +48,7 @@ def _remove_if_free(folder: Path) -> None:
     handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
+        if os.fstat(handle).st_mtime + SWEEP_AFTER_SECS < time.time():
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(handle)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from pathlib import Path
 
-from graphcache.scratch import PREFIX, scratch_folder
+import pytest
+
+from graphcache.scratch import PREFIX, SWEEP_AFTER_SECS, scratch_folder
 from tests.store.processes import kill, start
 
 
@@ -22,7 +25,7 @@ def test_it_is_removed_with_all_in_it(tmp_path: Path) -> None:
     assert folders(tmp_path) == []
 
 
-def test_what_a_killed_build_left_is_swept_by_the_next(tmp_path: Path) -> None:
+def test_what_a_killed_build_left_is_swept_by_one_of_the_next_day(tmp_path: Path) -> None:
     def hold() -> None:
         with scratch_folder(tmp_path) as folder:
             (folder / "big").write_bytes(b"x")
@@ -31,11 +34,20 @@ def test_what_a_killed_build_left_is_swept_by_the_next(tmp_path: Path) -> None:
     child = start(hold)
     while not list(tmp_path.glob("*/big")):
         time.sleep(0.01)
-    with scratch_folder(tmp_path) as ours:
-        assert len(folders(tmp_path)) == 2, "a living build's folder stays"
+    (theirs,) = folders(tmp_path)
+    day_before = time.time() - SWEEP_AFTER_SECS - 1
+    os.utime(theirs / "held", (day_before, day_before))
+    with scratch_folder(tmp_path):
+        assert theirs.exists(), "its build is alive"
     kill(child)
     with scratch_folder(tmp_path) as ours:
         assert folders(tmp_path) == [ours]
+
+
+def test_a_young_folder_stays_even_where_locks_do_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+    with scratch_folder(tmp_path) as first, scratch_folder(tmp_path) as second:
+        assert folders(tmp_path) == sorted([first, second])
 
 
 def test_folders_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
