@@ -31,7 +31,8 @@ class Baseline:
 
 
 def find_manifests(given: Sequence[Path], start: Path) -> list[Path]:
-    """The manifests to compare: those that were given, else all in `cache_manifests/` of the checkout around `start`.
+    """The manifests to compare: those that were given, else all in `cache_manifests/` of the checkout around `start`,
+    which is the current folder.
 
     Raises ManifestMissingError when there is none.
     """
@@ -48,7 +49,9 @@ def find_manifests(given: Sequence[Path], start: Path) -> list[Path]:
             "there are no manifests",
             hint="graphcache build --shapes-from MODEL --manifest FILE writes one; --manifest names one",
         )
-    return [folder / name for name in found]
+    # As somebody who stands there would write them, so that the command that diff prints is short.
+    near = folder.relative_to(start) if folder.is_relative_to(start) else folder
+    return [near / name for name in found]
 
 
 def checkout(start: Path) -> Path | None:
