@@ -22,4 +22,6 @@ def measure() -> list[Result]:
         run = subprocess.run(argv, check=True, capture_output=True, text=True)
     secs = json.loads(run.stdout.splitlines()[-1])
     detail = f"{secs['load'] * 1e3:.2f} ms against {secs['vendor_hit'] * 1e3:.1f} ms"
-    return [Result("vendor's warm cache hit / loading one artifact", secs["vendor_hit"] / secs["load"], 50, False, detail)]
+    return [
+        Result("vendor's warm cache hit / loading one artifact", secs["vendor_hit"] / secs["load"], 50, False, detail)
+    ]

@@ -37,7 +37,9 @@ def measure() -> list[Result]:
     detail = f"{ours_secs:.1f} s against {theirs_secs:.1f} s ({', '.join(sorted(e.graph.name for e in entries))})"
     return [
         Result("build of all AdamW graphs / the vendor's four", ours_secs / theirs_secs, 1 / 15, True, detail),
-        Result("calls a weight, at most", max(map(len, cuts.values())), 8, True, str({s: len(c) for s, c in cuts.items()})),
+        Result(
+            "calls a weight, at most", max(map(len, cuts.values())), 8, True, str({s: len(c) for s, c in cuts.items()})
+        ),
         Result("estimated device time of a layer / matrix graphs", ours_ns / theirs_ns, 1.1, True, f"{ours_ns} ns"),
         Result("peak memory of a worker, GB", peak_gb, 2.0, True, ""),
     ]
