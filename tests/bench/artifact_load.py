@@ -12,7 +12,7 @@ from tests.support.sparse import write_checkpoint
 
 
 def measure() -> list[Result]:
-    """Medians of 20 loads and of 5 hits (export and compile call) in one process, the smallest graph of Llama-3.1-8B."""
+    """Medians of 20 loads and of 5 hits (export and compile call) in one process, Llama-3.1-8B's smallest."""
     with tempfile.TemporaryDirectory() as work:
         model, cache = Path(work, "model"), Path(work, "cache")
         write_checkpoint("llama-3.1-8b", model)
