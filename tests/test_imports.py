@@ -15,7 +15,10 @@ ROOT = Path(__file__).resolve().parent.parent
 # What a trainer may not reach, so that it cannot compile: everything that exports, compiles or starts those who do.
 COMPILING = ("build", "check", "exporting", "numeric", "pool", "program", "rebuild", "toolchain", "worker")
 # Modules that run inside an export or a compile, where torch is loaded anyway.
-NEED_TORCH = tuple(f"graphcache.{n}" for n in ("check", "inputs", "numeric", "program", "toolchain.furiosa", "worker"))
+NEED_TORCH = tuple(
+    f"graphcache.{n}"
+    for n in ("check", "inputs", "numeric", "program", "runtime.refusal", "toolchain.furiosa", "worker")
+)
 HEAVY = ("torch", "numpy", "rich", "transformers")
 
 
