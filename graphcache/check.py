@@ -39,11 +39,11 @@ class HalfWrittenError(CheckError):
     name = "half-written"
 
 
-def check(graph: Graph, outputs: Sequence[TensorSpec], compiled: Compiled) -> None:
+def check(graph: Graph, outputs: Sequence[TensorSpec], compiled: Compiled, *, fusion: int) -> None:
     """Raises CheckError unless `compiled` can be read back and is `graph`, whose results are `outputs`."""
     try:
         found_args, found_outputs = signature(deserialize(compiled.runnable))
-        executor = HostExecutor(compiled.dfg)
+        executor = HostExecutor(compiled.dfg, fusion=fusion)
     except CorruptError as error:
         raise HalfWrittenError(
             f"the compiler wrote {error}", hint="build it again; look at free space and memory"

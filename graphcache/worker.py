@@ -58,6 +58,7 @@ class FuriosaGraphCompiler:
     def __init__(self, fusion: int, scratch: Path) -> None:
         from graphcache.toolchain.furiosa import FuriosaCompiler
 
+        self._fusion = fusion
         self._compiler = FuriosaCompiler(fusion, scratch)
         self.revision = self._compiler.revision
         self._last: Any = None
@@ -74,7 +75,7 @@ class FuriosaGraphCompiler:
 
         graph, exported = self._last
         compiled = self._compiler.compile(exported, graph.settings)
-        check(graph, exported.outputs, compiled)
+        check(graph, exported.outputs, compiled, fusion=self._fusion)
         return compiled
 
 

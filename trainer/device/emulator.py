@@ -104,7 +104,7 @@ class EmulatedCard:
         check_signature(graph, artifact.args)
         size_bytes = len(artifact.runnable)
         self._take(size_bytes)
-        return Program(artifact.outputs, size_bytes, furiosa.HostExecutor(artifact.dfg).execute)
+        return Program(artifact.outputs, size_bytes, furiosa.HostExecutor.of(artifact).execute)
 
     def execute(self, program: Program, inputs: Sequence[Tensor]) -> list[Tensor]:
         size_bytes = sum(spec.size_bytes for spec in program.outputs)
