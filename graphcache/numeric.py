@@ -3,11 +3,17 @@
 The lowered graph runs on the vendor's host executor: the vendor's own lowering, on a CPU. The reference is the
 graph's function run by torch with every float as float64, casts inside it included. The same function run as it is
 written says what error the graph's own dtypes cost; the lowered graph may not have a few times more.
+
+As a command it is the process that `graphcache.numeric_checks` starts: a sealed entry a line in, a line of JSON out.
+
+    python -m graphcache.numeric CACHE <entries
 """
 
 from __future__ import annotations
 
-import math
+import json
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,6 +29,8 @@ from graphcache.graph import Graph
 from graphcache.inputs import example
 from graphcache.program import load_function
 from graphcache.runtime.furiosa import HostExecutor
+from graphcache.store.base import Entry
+from graphcache.store.local import LocalStore
 
 # How much worse than eager torch a lowered graph may be: it rounds in other places, and may divide by multiplying.
 ALLOWED_FACTOR = 4.0
@@ -47,13 +55,10 @@ class Accuracy:
     eager_relative: float
     passed: bool
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Numeric:
-    """All results of one graph. `problem` says why it could not be run at all; empty when it could."""
+    """All results of one graph; `problem`: why it could not be run at all."""
 
     results: tuple[Accuracy, ...]
     problem: str = ""
@@ -62,9 +67,8 @@ class Numeric:
     def passed(self) -> bool:
         return not self.problem and all(result.passed for result in self.results)
 
-    @property
-    def max_ulps(self) -> float:
-        return max((result.max_ulps for result in self.results), default=math.nan)
+    def as_json(self) -> dict[str, Any]:
+        return {"passed": self.passed, "problem": self.problem, "results": [asdict(r) for r in self.results]}
 
 
 def numeric(graph: Graph, artifact: Artifact) -> Numeric:
@@ -156,3 +160,18 @@ def _ulp(reference: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _epsilon(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
+
+
+def main(argv: Sequence[str]) -> int:
+    # What a graph's module or native code prints must not come between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    store = LocalStore(argv[0])
+    for line in sys.stdin:
+        entry = Entry.decode(line.encode())
+        print(json.dumps(numeric(entry.graph, store.open(entry)).as_json()), file=answers, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,50 @@
+"""What a deep check (`verify --numeric`, `verify --rebuild`) says of one entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from graphcache.store.base import Entry
+from graphcache.store.find import differences, observe
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """state:  `skipped` when this machine cannot tell, which is no fault of the entry
+    detail: why, or what was found
+    facts:  figures, for --json
+    """
+
+    entry: Entry
+    state: Literal["passed", "failed", "skipped"]
+    detail: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "key": self.entry.key.digest,
+            "graph": self.entry.graph.name,
+            "state": self.state,
+            "detail": self.detail,
+            **self.facts,
+        }
+
+
+def fusion_of(entry: Entry) -> int:
+    return int(entry.key.parts["fusion"])
+
+
+def by_fusion(entries: Iterable[Entry]) -> dict[int, list[Entry]]:
+    """Entries by the fusion that they were compiled for, since a process can have one."""
+    found: dict[int, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(fusion_of(entry), []).append(entry)
+    return dict(sorted(found.items()))
+
+
+def other_toolchain(entry: Entry, toolchain: Mapping[str, str], parts: Sequence[str]) -> str:
+    """In which of `parts` the entry's toolchain is not `toolchain`, for people; empty when in none."""
+    found = differences(entry, observe(toolchain, entry.graph.settings))
+    return "; ".join(str(difference) for difference in found if difference.part in parts)
