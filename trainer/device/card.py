@@ -13,6 +13,7 @@ from graphcache.errors import CorruptError
 from graphcache.graph import Graph, TensorSpec
 from trainer.device.guard import MemoryFlag
 
+CARD_PES = 8
 # One DRAM pool of a card serves uploads and graph outputs together (reported by users of RNGD cards).
 POOL_BYTES = int(47.5 * 1024**3)
 

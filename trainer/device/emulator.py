@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphcache.graph import Graph, TensorSpec
 from graphcache.runtime import furiosa
-from trainer.device.card import POOL_BYTES, ArtifactSource, Program, check_signature, describe
+from trainer.device.card import CARD_PES, POOL_BYTES, ArtifactSource, Program, check_signature, describe
 from trainer.device.guard import MemoryFlag
 
 
@@ -63,6 +63,7 @@ def process_flag() -> MemoryFlag:
 class EmulatedCard:
     """See `Card`. A payload is a host tensor, which stays inside this package.
 
+    fusion:         PEs that the artifacts were compiled for; one for the process
     eager_catalogs: catalogs whose graphs run eagerly on the host instead of from artifacts: for models whose layers
                     are not compiled, while the optimizer's graphs are the real ones
     """
@@ -72,10 +73,14 @@ class EmulatedCard:
         artifact_of: ArtifactSource,
         *,
         name: str = "emulator",
+        fusion: int = CARD_PES,
         pool_bytes: int = POOL_BYTES,
         flag: MemoryFlag | None = None,
         eager_catalogs: Collection[str] = (),
     ) -> None:
+        """Raises FusionError when this process has used the vendor under another fusion."""
+        # Before anything that reads the fusion, which would fix it at 1.
+        furiosa.set_fusion(fusion)
         self.name = name
         self.pool_bytes = pool_bytes
         self.flag: MemoryFlag = flag or process_flag()

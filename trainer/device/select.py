@@ -18,11 +18,10 @@ from graphcache.errors import GraphcacheError, UsageError
 from graphcache.runtime.furiosa import NODES
 from trainer.device import nodes
 from trainer.device.base import DeviceBackend
-from trainer.device.card import POOL_BYTES, ArtifactSource
+from trainer.device.card import CARD_PES, POOL_BYTES, ArtifactSource
 from trainer.device.driver import driver_problems
 from trainer.device.nodes import AssignedCard, CannotTellError
 
-CARD_PES = 8
 AUTO = "auto"
 _COUNTED = re.compile(r"(cpu|emulator)(?::([1-9]\d*))?")
 _CARD = re.compile(r"furiosa:(0|[1-9]\d*|auto)")
@@ -211,7 +210,9 @@ def _open(
         from trainer.device.emulator import EmulatedCard
 
         return GuardedBackend(
-            EmulatedCard(artifact_of, name=device.name, pool_bytes=pool_bytes, eager_catalogs=eager_catalogs)
+            EmulatedCard(
+                artifact_of, name=device.name, fusion=fusion, pool_bytes=pool_bytes, eager_catalogs=eager_catalogs
+            )
         )
     from trainer.device.furiosa import FuriosaCard
 
