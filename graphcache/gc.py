@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from graphcache.errors import StoreError
+from graphcache.programs import remembered
 from graphcache.store.base import Entry
 from graphcache.store.files import TEMPORARY, store_error, sync_folder
 from graphcache.store.layers import ReadOnly
@@ -107,10 +108,12 @@ def plan(
     named = {layout.object(entry.object.sha256) for entry in entries}
     orphans = _older(layout, [p for p in objects if p not in named], moment, GRACE_SECS, "no entry names it")
     gone = [entry for entry in entries if entry.key.digest in reasons]
+    kept = [entry for entry in entries if entry.key.digest not in reasons]
+    leftovers = (*orphans, *_forgettable(layout, kept, moment), *_other_leftovers(layout, moment))
     return Plan(
         evictions=tuple(Eviction(entry, reasons[entry.key.digest]) for entry in gone),
-        leftovers=tuple(sorted((*orphans, *_other_leftovers(layout, moment)), key=lambda leftover: leftover.path)),
-        kept=tuple(entry for entry in entries if entry.key.digest not in reasons),
+        leftovers=tuple(sorted(leftovers, key=lambda leftover: leftover.path)),
+        kept=tuple(kept),
     )
 
 
@@ -170,6 +173,13 @@ def _entries(root: Path) -> list[Entry]:
 def _last_use(entry: Entry, last_use: Mapping[str, float]) -> float:
     created = calendar.timegm(tuple(int(part) for part in re.findall(r"\d+", entry.created)))
     return max(float(created), last_use.get(entry.key.digest, 0.0))
+
+
+def _forgettable(layout: Layout, kept: Iterable[Entry], now: float) -> Iterator[Leftover]:
+    """What remembers which program an old source exports to, when no artifact of the program is kept."""
+    programs = {entry.program for entry in kept}
+    paths = (path for path, program in remembered(layout.root) if program not in programs)
+    yield from _older(layout, paths, now, KEEP_SECS, "remembers a program without an artifact")
 
 
 def _other_leftovers(layout: Layout, now: float) -> Iterator[Leftover]:

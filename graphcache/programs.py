@@ -8,7 +8,7 @@ The whole question is kept with the answer and compared: a digest alone could co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,8 @@ from graphcache.digest import json_sha256
 from graphcache.errors import CorruptError, StoreError
 from graphcache.graph import Graph
 from graphcache.store import records
-from graphcache.store.files import write_file
+from graphcache.store.files import is_temporary, write_file
+from graphcache.store.layout import files, folders
 from graphcache.store.reading import read_file
 
 if TYPE_CHECKING:
@@ -90,6 +91,21 @@ class Programs:
         except (OSError, CorruptError, ValueError):
             return None
         return program if found == asked else None
+
+
+def remembered(root: Path) -> Iterator[tuple[Path, str | None]]:
+    """Every file of the cache that keeps an answer, sorted, with the program in it; None for a damaged one."""
+    for shard in folders(root / FOLDER):
+        for path in files(shard):
+            if not is_temporary(path):
+                yield path, _program_in(path)
+
+
+def _program_in(path: Path) -> str | None:
+    try:
+        return str(records.unseal(RECORD_FORMAT, read_file(path))["program"])
+    except (OSError, CorruptError, KeyError):
+        return None
 
 
 def _path(root: Path, digest: str) -> Path:

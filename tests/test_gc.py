@@ -10,6 +10,7 @@ import pytest
 from graphcache import gc
 from graphcache.errors import StoreError
 from graphcache.gc import DAY_SECS, KEEP_SECS, Limits, apply, plan
+from graphcache.programs import Programs
 from graphcache.store import Failure, LocalStore
 from graphcache.store.base import Entry, Object
 from graphcache.verify import verify
@@ -47,6 +48,20 @@ def test_without_limits_nothing_is_evicted(store, entries):
     planned = plan(store, Limits(), now=NOW)
     assert (planned.evictions, planned.leftovers, planned.freed_bytes) == ((), (), 0)
     assert planned.kept_bytes == sum(entry.size_bytes for entry in entries)
+
+
+def test_what_is_remembered_of_a_program_goes_with_its_last_artifact(store, entries):
+    programs, graph = Programs(store.root), entries[0].graph
+    for number, entry in enumerate(entries[:2]):
+        programs.remember(f"source {number}", graph, "2.10.0", entry.program)
+    programs.remember("a source that was never compiled", graph, "2.10.0", "c" * 64)
+    assert plan(store, Limits()).leftovers == ()
+    later = time.time() + KEEP_SECS + 60
+    planned = plan(store, Limits(keep=frozenset({entries[0].key.digest})), now=later)
+    assert [leftover.reason for leftover in planned.leftovers] == ["remembers a program without an artifact"] * 2
+    apply(store, planned)
+    assert Programs(store.root).known("source 0", graph, "2.10.0") == entries[0].program
+    assert Programs(store.root).known("source 1", graph, "2.10.0") is None
 
 
 def test_by_age_since_creation_or_last_use(store, entries):
