@@ -9,10 +9,15 @@ import random
 import pytest
 
 from cli.main import run
+from graphcache.catalog import CatalogOptions
+from graphcache.graph import Listing
 from graphcache.ledger import Ledger
+from graphcache.manifest import Compiled, Manifest
+from graphcache.manifest_file import write_manifest
 from graphcache.memo import memo_of
+from graphcache.source import SourceHash
 from graphcache.store import Failure, LocalStore
-from tests.store.fakes import fake_artifact, fake_facts, fake_key
+from tests.store.fakes import TOOLCHAIN, fake_artifact, fake_facts, fake_key
 
 NAMES = [("adamw", "adamw[64]"), ("adamw", "adamw[128]"), ("head", "lse[8]")]
 
@@ -207,3 +212,39 @@ def test_gc_takes_sizes_and_ages_with_units(store, entries, invoke):
         assert "to delete  0" in invoke("gc", "--max-size", size).out
     for age in ("1h", "0.5d", "52w"):
         assert "to delete  0" in invoke("gc", "--max-age", age).out
+
+
+def write_kept(path, entry):
+    """A manifest of one graph, that of `entry`, and one that is planned and has no key."""
+    source = SourceHash("ab" * 32, {"tests/store/fakes.py::nothing": "ab" * 8})
+    toolchain = {name: entry.key.parts[name] for name in (*TOOLCHAIN, "fusion")}
+    planned = fake_facts("planned").graph
+    manifest = Manifest.of(
+        "fake",
+        config=None,
+        groups=(),
+        catalogs=["adamw"],
+        options=CatalogOptions(),
+        toolchain=toolchain,
+        listing=Listing((entry.graph, planned), ()),
+        sources={entry.graph.name: source, planned.name: source},
+        programs={entry.graph.name: entry.program},
+        compiled={entry.graph.name: Compiled.of(entry)},
+    )
+    write_manifest(path, manifest)
+
+
+@pytest.mark.parametrize("limits", [(), ("--max-size", "0B", "--max-age", "0h")], ids=["alone", "with limits"])
+def test_gc_keeps_what_a_manifest_names(store, entries, invoke, tmp_path, limits):
+    kept = store.commit(fake_key(7, fusion="8"), fake_artifact(fake_key(7, fusion="8")), fake_facts("kept"))
+    write_kept(tmp_path / "manifest.json", kept)
+    out = invoke("gc", *limits, "--keep-manifest", str(tmp_path / "manifest.json"), "--yes").out
+    assert "deleted  3" in out
+    assert [entry.key for entry in store.entries()] == [kept.key]
+
+
+def test_gc_with_a_manifest_that_cannot_be_read_deletes_nothing(store, entries, invoke, tmp_path):
+    (tmp_path / "manifest.json").write_text("{")
+    for name in ("manifest.json", "absent.json"):
+        assert name in invoke("gc", "--keep-manifest", str(tmp_path / name), "--yes", code=2).err
+    assert len(list(store.entries())) == 3
