@@ -17,7 +17,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from graphcache.errors import GraphcacheError, UsageError
-from graphcache.graph import Listing
+from graphcache.graph import Graph, Listing
 
 if TYPE_CHECKING:
     from graphcache.shapes import TensorTable
@@ -88,6 +88,16 @@ def load(name: str) -> Catalog:
 
 def _unknown(name: str) -> UsageError:
     return UsageError(f"no catalog is called {name!r}", hint=f"installed catalogs: {', '.join(names()) or 'none'}")
+
+
+def may_be_called(graph: Graph) -> bool:
+    """Whether a graph that was read from a store, where others may write, may be run here.
+
+    Its function has to be of a package that has a catalog installed, and to be given a tensor: an entry that names
+    `os:system`, with a command as its constant, is not run. What comes from a catalog itself needs no such question.
+    """
+    packages = {target.partition(":")[0].partition(".")[0] for target in _installed().values()}
+    return graph.function.partition(":")[0].partition(".")[0] in packages and bool(graph.args)
 
 
 @cache
