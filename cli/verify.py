@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
 
 from cli.cache import fault_text, open_cache
 from cli.options import cache_option, cli_command, json_option
-from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table
+from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, printable
+from graphcache.build import BuildOptions
 from graphcache.errors import CorruptError
+from graphcache.memo import Memo, memo_of
+from graphcache.numeric_checks import numeric_checks
+from graphcache.rebuild import rebuilds
+from graphcache.store.base import Entry
+from graphcache.store.local import LocalStore
+from graphcache.verdict import Verdict
 from graphcache.verify import Report, verify
 
 
@@ -22,21 +30,55 @@ from graphcache.verify import Report, verify
     ),
 )
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
+@click.option(
+    "--numeric", is_flag=True, help="Run the lowered graphs on the host against float64: the largest error in ulps."
+)
+@click.option("--rebuild", is_flag=True, help="Compile again and compare the bytes.")
 @cache_option
 @json_option
-def command(keys: tuple[str, ...], cache: str | None, as_json: bool) -> int:
-    """Check every byte in the cache; optionally results and rebuilds. Exit code 1 when anything is corrupt.
+def command(keys: tuple[str, ...], numeric: bool, rebuild: bool, cache: str | None, as_json: bool) -> int:
+    """Check every byte in the cache; optionally results and rebuilds. Exit code 1 when anything is wrong.
 
     Without KEY, all entries and all files. KEY is a key's digest, or its first digits. What is corrupt is named and set
-    aside, so that the next build compiles it again.
+    aside, so that the next build compiles it again. --numeric and --rebuild need the vendor's compiler of the version
+    that made an entry; others are skipped, and said to be.
     """
     store = open_cache(cache)
     report = verify(store, keys)
-    if as_json:
-        emit_json({"cache": str(store.root), **_as_json(report)})
-    else:
+    deep = {name: check for name, check in DEEP.items() if {"numeric": numeric, "rebuild": rebuild}[name]}
+    if not as_json:
         _show(report)
-    return 0 if report.sound else CorruptError.exit_code
+    verdicts = _run_deep(store, report.entries, deep, quiet=as_json)
+    if as_json:
+        facts = {name: [verdict.as_json() for verdict in found] for name, found in verdicts.items()}
+        emit_json({"cache": str(store.root), **_as_json(report), **facts})
+    wrong = [v for found in verdicts.values() for v in found if v.state == "failed"]
+    return 0 if report.sound and not wrong else CorruptError.exit_code
+
+
+DeepCheck = Callable[[LocalStore, Sequence[Entry], Memo], Iterator[Verdict]]
+
+DEEP: dict[str, DeepCheck] = {
+    "numeric": numeric_checks,
+    "rebuild": lambda store, entries, memo: rebuilds(entries, memo, BuildOptions()),
+}
+
+
+def _run_deep(
+    store: LocalStore, entries: Sequence[Entry], deep: dict[str, DeepCheck], *, quiet: bool
+) -> dict[str, list[Verdict]]:
+    """Verdicts by check, sorted by graph; each is printed when it is found, since it takes seconds."""
+    found: dict[str, list[Verdict]] = {}
+    for name, check in deep.items():
+        found[name] = []
+        with memo_of(store.root) as memo:
+            for verdict in check(store, entries, memo):
+                found[name].append(verdict)
+                if not quiet:
+                    line = f"{name}  {verdict.state:<7}  {verdict.entry.graph.name}  {verdict.detail}"
+                    print(printable(line), flush=True)
+        found[name].sort(key=lambda v: (v.entry.graph.name, v.entry.key.digest))
+    return found
 
 
 def _as_json(report: Report) -> dict[str, Any]:

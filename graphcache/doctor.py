@@ -1,0 +1,136 @@
+"""What a build, and a run on a card, would find on this machine; what to do about what is not there.
+
+Nothing is compiled, no card is opened, no torch is imported here. Levels: `ok`; `note`, something to know that stops
+nothing (a build node has no card); `bad`, builds do not work like this.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from graphcache import vendor
+from graphcache.build import default_jobs
+from graphcache.cpus import available_cpus, available_memory_bytes
+from graphcache.errors import GraphcacheError
+from graphcache.location import cache_dir, local_dir
+from graphcache.memo import Memo, memo_of
+from graphcache.runtime.identity import ask_revision, known_revision, torch_version, vendor_version
+from graphcache.store.local import LocalStore
+from graphcache.toolchain.base import cross_gcc_path, cross_gcc_version
+
+# A few hundred artifacts, and what a compiler writes while it runs.
+FREE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fact. `hint`: what to do; empty when there is nothing to do."""
+
+    name: str
+    level: Literal["ok", "note", "bad"]
+    fact: str
+    hint: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def examine(cache: str | None) -> list[Finding]:
+    """All findings, in an order in which each can rest on those before it."""
+    root = cache_dir(cache)
+    with memo_of(root) as memo:
+        return [
+            *_guarded("machine", _machine),
+            *_guarded("vendor", lambda: _vendor(memo)),
+            *_guarded("torch", _torch),
+            *_guarded("cross gcc", lambda: _cross_gcc(memo)),
+            *_guarded("cards", _cards),
+            *_guarded("cache", lambda: _cache(root)),
+            *_guarded("memo", lambda: _memo(root, memo)),
+            *_guarded("vendor cache", _vendor_cache),
+        ]
+
+
+def _guarded(name: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    """What `look` finds; an error of ours is a finding, with its hint."""
+    try:
+        return list(look())
+    except GraphcacheError as error:
+        return [Finding(name, "bad", error.message, error.hint)]
+
+
+def _machine() -> Iterator[Finding]:
+    python = ".".join(map(str, sys.version_info[:3]))
+    what = f"{platform.system()} {platform.machine()}, Python {python}"
+    limits = f"{available_cpus()} CPUs, {available_memory_bytes() / 1e9:.1f} GB: {default_jobs()} compiles at once"
+    if (platform.system(), platform.machine()) == ("Linux", "x86_64"):
+        yield Finding("machine", "ok", f"{what}; {limits}")
+    else:
+        yield Finding("machine", "bad", what, "the vendor's compiler exists for Linux on x86-64 alone")
+
+
+def _vendor(memo: Memo) -> Iterator[Finding]:
+    version = vendor_version()
+    revision = known_revision(memo) or ask_revision(memo)
+    yield Finding("vendor", "ok", f"furiosa-torch {version}, compiler {revision}")
+
+
+def _torch() -> Iterator[Finding]:
+    yield Finding("torch", "ok", f"torch {torch_version()}")
+
+
+def _cross_gcc(memo: Memo) -> Iterator[Finding]:
+    yield Finding("cross gcc", "ok", f"{cross_gcc_path()} {cross_gcc_version(memo)}")
+
+
+def _cards() -> Iterator[Finding]:
+    nodes = sorted(glob.glob(vendor.CARD_NODES))
+    if nodes:
+        yield Finding("cards", "ok", ", ".join(nodes))
+    else:
+        folder = os.path.dirname(vendor.CARD_NODES)
+        yield Finding(
+            "cards", "note", f"no device node {vendor.CARD_NODES}", f"builds need none; a pod on a card has {folder}"
+        )
+
+
+def _cache(root: Path) -> Iterator[Finding]:
+    nearest = next(place for place in (root, *root.parents) if place.exists())
+    usage = shutil.disk_usage(nearest)
+    free = f"{usage.free / 1e9:.1f} GB free"
+    if not root.exists():
+        found = f"{root} is not there yet; {free}"
+    else:
+        found = f"{root}, {sum(1 for _ in LocalStore(root).layout.object_files())} artifacts; {free}"
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        yield Finding("cache", "bad", f"{found}; not writable", "--cache or GRAPHCACHE_DIR name another folder")
+    elif usage.free < FREE_BYTES:
+        yield Finding("cache", "bad", found, "free some space, or run graphcache gc --max-size SIZE --yes")
+    else:
+        yield Finding("cache", "ok", found)
+
+
+def _memo(root: Path, memo: Memo) -> Iterator[Finding]:
+    if memo.trouble:
+        yield Finding("memo", "note", memo.trouble, "nothing depends on it; planning is slower without")
+    else:
+        yield Finding("memo", "ok", str(local_dir(root)))
+
+
+def _vendor_cache() -> Iterator[Finding]:
+    """The vendor's own cache: builds do not use it, eager ops and torch.compile would."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    place = Path(base, vendor.DEFAULT_CACHE)
+    if place.exists():
+        hint = "builds do not use it; it does not check what it reads, so do not trust it either"
+        yield Finding("vendor cache", "note", f"{place} has {len(os.listdir(place))} entries", hint)
+    else:
+        yield Finding("vendor cache", "ok", f"{place} is not there; builds use private folders")
