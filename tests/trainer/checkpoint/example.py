@@ -6,8 +6,6 @@ python -m tests.trainer.checkpoint.example MODEL CHECKPOINTS FIRST_STEP
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,18 +71,10 @@ def assert_is(saved: SavedCheckpoint, step: int) -> None:
                 assert torch.equal(getattr(found, part), getattr(expected[name], part)), (unit.name, name, part)
 
 
-def save_forever(model: Path, checkpoints: Path, step: int) -> None:
-    print(os.getpid(), flush=True)
+def save_forever(model: str, checkpoints: str, step: str) -> None:
+    """Save this step and all that follow, and say so; to be killed."""
+    number = int(step)
     while True:
-        save(checkpoints, step, contents(model, step), KEEP)
-        print(step, flush=True)
-        step += 1
-
-
-if __name__ == "__main__":
-    # A process for each step that is asked for, forked so that torch is imported once.
-    for line in sys.stdin:
-        if (child := os.fork()) == 0:
-            save_forever(Path(sys.argv[1]), Path(sys.argv[2]), int(line))
-        os.waitpid(child, 0)
-        print("ended", flush=True)
+        save(Path(checkpoints), number, contents(Path(model), number), KEEP)
+        print(number, flush=True)
+        number += 1

@@ -5,8 +5,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
@@ -15,8 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 from graphcache.errors import CorruptError
+from tests.support.fork_server import fork_server
 from tests.support.tiny import LLAMA, write_checkpoint
-from tests.trainer.checkpoint.example import KEEP, assert_is, contents, state, units
+from tests.trainer.checkpoint.example import KEEP, assert_is, contents, save_forever, state, units
 from trainer.checkpoint import save as save_module
 from trainer.checkpoint.folder import MARKER, complete_steps, newest
 from trainer.checkpoint.load import check_data, read_state
@@ -183,19 +182,15 @@ def test_an_error_of_a_unit_leaves_nothing(model, checkpoints):
 
 @pytest.mark.stress
 def test_kill_at_any_moment_leaves_a_complete_checkpoint(model, checkpoints):
-    command = [sys.executable, "-m", "tests.trainer.checkpoint.example", str(model), str(checkpoints)]
     step = 1
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as saver:
+    with fork_server(save_forever.__module__) as server:
         for round_ in range(60):
-            saver.stdin.write(f"{step}\n")
-            saver.stdin.flush()
-            pid = int(saver.stdout.readline())
-            said = [int(saver.stdout.readline())]
+            pid = server.start(f"{save_forever.__module__}:save_forever", str(model), str(checkpoints), str(step))
+            said = [int(server.readline())]
             time.sleep(0.002 * round_)
             os.kill(pid, signal.SIGKILL)
-            said.extend(int(line) for line in iter(saver.stdout.readline, "ended\n"))
+            said.extend(int(line) for line in server.lines())
             saved = newest(checkpoints)
             assert saved.step >= said[-1]
             assert_is(saved, saved.step)
             step = saved.step + 1
-        saver.stdin.close()
