@@ -73,6 +73,12 @@ class DeviceBackend(Protocol):
     def call(self, loaded: LoadedGraph, args: Sequence[Buffer]) -> tuple[Buffer, ...]:
         """Run a graph: arguments must have its shapes and dtypes; the results are new buffers."""
 
+    def cut(self, buffer: Buffer, sizes: Sequence[int]) -> tuple[Buffer, ...]:
+        """The buffer's elements as flat pieces of these sizes, in order and without a copy. Takes the buffer.
+
+        The pieces share its memory, which is counted piece by piece and is free for others when all of them are freed.
+        """
+
     def free(self, *buffers: Buffer) -> None:
         """Give the buffers' memory back. Freeing one twice is an error of ours (assert)."""
 
@@ -85,3 +91,9 @@ def check_args(graph: Graph, args: Sequence[Buffer]) -> None:
     wanted = [(a.dtype, a.shape) for a in graph.args]
     given = [(a.spec.dtype, a.spec.shape) for a in args]
     assert wanted == given, f"{graph.name} takes {wanted}, was given {given}"
+
+
+def cut_specs(spec: TensorSpec, sizes: Sequence[int]) -> list[TensorSpec]:
+    """The pieces that `cut` makes of a buffer."""
+    assert sum(sizes) == spec.elements, f"{spec.name} has {spec.elements} elements, not {sum(sizes)}"
+    return [TensorSpec(f"{spec.name} piece {i}", spec.dtype, (size,)) for i, size in enumerate(sizes)]

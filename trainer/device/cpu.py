@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from graphcache.graph import Graph, TensorSpec
-from trainer.device.base import Buffer, LoadedGraph, check_args
+from trainer.device.base import Buffer, LoadedGraph, check_args, cut_specs
 
 
 class CpuBackend:
@@ -44,6 +44,12 @@ class CpuBackend:
         if isinstance(results, Tensor):
             results = (results,)
         return tuple(self._buffer(f"{loaded.graph.name} result {i}", r) for i, r in enumerate(results))
+
+    def cut(self, buffer: Buffer, sizes: Sequence[int]) -> tuple[Buffer, ...]:
+        pieces = buffer._payload.view(-1).split(list(sizes))
+        specs = cut_specs(buffer.spec, sizes)
+        buffer._payload = None
+        return tuple(Buffer(spec, piece) for spec, piece in zip(specs, pieces, strict=True))
 
     def free(self, *buffers: Buffer) -> None:
         for buffer in buffers:

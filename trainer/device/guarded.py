@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphcache.graph import Graph, TensorSpec
 from graphcache.runtime.refusal import compiles_refused
-from trainer.device.base import Buffer, LoadedGraph, check_args
+from trainer.device.base import Buffer, LoadedGraph, check_args, cut_specs
 from trainer.device.card import Card, Program, describe
 from trainer.device.guard import Guard
 
@@ -72,6 +72,15 @@ class GuardedBackend:
         with self._guard.reserved(size_bytes, f"the results of {graph.name}"), self._guard.call():
             payloads = self._card.execute(program, [buffer._payload for buffer in args])
         return tuple(self._adopt(*result) for result in zip(program.outputs, payloads, strict=True))
+
+    def cut(self, buffer: Buffer, sizes: Sequence[int]) -> tuple[Buffer, ...]:
+        # Views of a device tensor are the runtime's own and change no memory, so nothing is compiled or allocated.
+        pieces = buffer._payload.view(-1).split(list(sizes))
+        specs = cut_specs(buffer.spec, sizes)
+        with self._live_lock:
+            self._live.remove(buffer)
+        buffer._payload = None
+        return tuple(self._adopt(*piece) for piece in zip(specs, pieces, strict=True))
 
     def free(self, *buffers: Buffer) -> None:
         for buffer in buffers:

@@ -77,34 +77,31 @@ def card_number(node: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def holders(root: Path, proc: Path = PROC) -> dict[int, list[Holder]]:
-    """Other processes that hold a node under `root`, by card number.
+@dataclass(frozen=True)
+class Look:
+    """held: who holds a card, by its number; unreadable: processes whose files may not be seen, so perhaps more."""
 
-    Raises CannotTellError when /proc hides processes, or the files of one cannot be read.
-    """
+    held: dict[int, list[Holder]]
+    unreadable: list[Holder]
+
+
+def look_for_holders(root: Path, proc: Path = PROC) -> Look:
+    """Other processes that hold a node under `root`. Raises CannotTellError when /proc hides processes."""
     _check_visible(proc)
-    found: dict[int, list[Holder]] = {}
-    unreadable: list[str] = []
+    look = Look({}, [])
     for pid in sorted(int(name) for name in os.listdir(proc) if name.isdigit()):
-        if pid == os.getpid() or _is_kernel_thread(proc / str(pid)):
+        folder = proc / str(pid)
+        if pid == os.getpid() or _is_kernel_thread(folder):
             continue
+        holder = Holder(pid, _command(folder))
         try:
-            numbers = set(_held(proc / str(pid), root))
+            for number in set(_held(folder, root)):
+                look.held.setdefault(number, []).append(holder)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended meanwhile
         except PermissionError:
-            unreadable.append(f"{pid} ({_command(proc / str(pid))})")
-            continue
-        for number in numbers:
-            found.setdefault(number, []).append(Holder(pid, _command(proc / str(pid))))
-    if unreadable:
-        some, more = unreadable[:5], len(unreadable) - 5
-        raise CannotTellError(
-            f"cannot tell whether a card is held: no right to read the open files of {', '.join(some)}"
-            + (f" and {more} more processes" if more > 0 else ""),
-            hint="run as the user that owns these processes, or as root",
-        )
-    return found
+            look.unreadable.append(holder)
+    return look
 
 
 def _check_visible(proc: Path) -> None:

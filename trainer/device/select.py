@@ -8,6 +8,7 @@ furiosa:auto            the first assigned card that is not named; `furiosa:auto
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
@@ -20,9 +21,11 @@ from trainer.device import nodes
 from trainer.device.base import DeviceBackend
 from trainer.device.card import CARD_PES, POOL_BYTES, ArtifactSource
 from trainer.device.driver import driver_problems
-from trainer.device.nodes import AssignedCard, CannotTellError
+from trainer.device.nodes import AssignedCard, CannotTellError, Holder
 
 AUTO = "auto"
+# Another folder of nodes, for tests of whole commands. Every message names the folder that was looked into.
+VARIABLE = "GRAPHCACHE_CARD_NODES"
 _COUNTED = re.compile(r"(cpu|emulator)(?::([1-9]\d*))?")
 _CARD = re.compile(r"furiosa:(0|[1-9]\d*|auto)")
 
@@ -92,13 +95,14 @@ def choose(
     text: str,
     *,
     fusion: int = CARD_PES,
-    root: Path = NODES,
+    root: Path | None = None,
     proc: Path = nodes.PROC,
     driver: Callable[[], list[str]] = driver_problems,
 ) -> Choice:
     """The devices that `--backend text` means on this machine. Opens none.
 
-    root, proc, driver: where to look; others than the machine's own are for tests
+    root:         where cards' nodes are: else $GRAPHCACHE_CARD_NODES, else /dev/rngd
+    proc, driver: where to look for processes and drivers; others than the machine's own are for tests
 
     Raises BackendError, CardError with everything that is missing.
     """
@@ -107,7 +111,7 @@ def choose(
         label = "the host" if kind == "cpu" else "an emulated card, on the host"
         devices = [Device(kind if len(names) == 1 else f"{kind}:{name}", label, int(name)) for name in names]
         return Choice(kind, tuple(devices), "")
-    return _choose_cards(names, fusion, root, proc, driver)
+    return _choose_cards(names, fusion, root or Path(os.environ.get(VARIABLE) or NODES), proc, driver)
 
 
 def _choose_cards(
@@ -150,16 +154,25 @@ def _match(
 def _check_free(chosen: list[AssignedCard], root: Path, proc: Path, problems: list[str]) -> None:
     if not chosen:
         return
-    held = nodes.holders(root, proc)
+    look = nodes.look_for_holders(root, proc)
     for card in chosen:
-        if card.number in held:
-            who = ", ".join(str(holder) for holder in held[card.number])
-            problems.append(f"card {card.number} is held by {who}")
+        if card.number in look.held:
+            problems.append(f"card {card.number} is held by {_name(look.held[card.number])}")
+    if look.unreadable:
+        problems.append(
+            f"cannot tell whether a card is held: no right to see the open files of {_name(look.unreadable)}; "
+            "run as the user that owns them, or as root with CAP_SYS_PTRACE"
+        )
+
+
+def _name(who: list[Holder], most: int = 5) -> str:
+    more = f" and {len(who) - most} more" if len(who) > most else ""
+    return ", ".join(str(holder) for holder in who[:most]) + more
 
 
 def _why(name: str, card: AssignedCard, cards: tuple[AssignedCard, ...]) -> str:
     place = f"number {cards.index(card) + 1} of {len(cards)} assigned"
-    return f"card {card.number}, {'the next that no name took' if name == AUTO else 'named'}, {place}"
+    return f"card {card.number}, {'for auto, the next that is not named' if name == AUTO else 'named'}, {place}"
 
 
 def _list(cards: tuple[AssignedCard, ...]) -> str:
