@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -84,8 +84,12 @@ class Unit(Protocol):
         """
 
 
+@runtime_checkable
 class ResidentUnit(Unit, Protocol):
-    """A unit whose new weights can be made where they are used."""
+    """A unit whose new weights can be made where they are used: its matrices' state may be `resident` there."""
+
+    @property
+    def resident(self) -> bool: ...
 
     @property
     def backend(self) -> DeviceBackend: ...
