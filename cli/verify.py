@@ -11,6 +11,7 @@ from cli.cache import fault_text, open_cache
 from cli.options import cache_option, cli_command, json_option
 from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, printable
 from graphcache.build import BuildOptions
+from graphcache.catalog import may_be_called
 from graphcache.errors import CorruptError
 from graphcache.memo import Memo, memo_of
 from graphcache.numeric_checks import numeric_checks
@@ -72,13 +73,22 @@ def _run_deep(
     for name, check in deep.items():
         found[name] = []
         with memo_of(store.root) as memo:
-            for verdict in check(store, entries, memo):
+            for verdict in _may_be_run(check, store, entries, memo):
                 found[name].append(verdict)
                 if not quiet:
                     line = f"{name}  {verdict.state:<7}  {verdict.entry.graph.name}  {verdict.detail}"
                     print(printable(line), flush=True)
         found[name].sort(key=lambda v: (v.entry.graph.name, v.entry.key.digest))
     return found
+
+
+def _may_be_run(check: DeepCheck, store: LocalStore, entries: Sequence[Entry], memo: Memo) -> Iterator[Verdict]:
+    """Both checks call the function that an entry names, and others may have written the entry."""
+    for entry in entries:
+        if not may_be_called(entry.graph):
+            detail = f"{entry.graph.function} is no function beside an installed catalog, so it is not run"
+            yield Verdict(entry, "skipped", detail)
+    yield from check(store, [entry for entry in entries if may_be_called(entry.graph)], memo)
 
 
 def _as_json(report: Report) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -151,6 +152,19 @@ def test_verify_lists_what_killed_jobs_left(store, entries, invoke):
     lines = invoke("verify").out.splitlines()
     assert any(line.startswith("orphans") for line in lines)
     assert any(line.startswith("temporaries") for line in lines)
+
+
+@pytest.mark.parametrize("check", ["numeric", "rebuild"])
+def test_deep_checks_run_no_function_that_only_the_store_names(store, invoke, tmp_path, check):
+    """Whoever may write to a shared cache may write such an entry."""
+    key, marker = fake_key(fusion="8"), tmp_path / "marker"
+    facts = fake_facts()
+    hostile = replace(facts.graph, function="os:system", args=(), constants={"command": f"touch {marker}"})
+    store.commit(key, fake_artifact(key), replace(facts, graph=hostile))
+    report = json.loads(invoke("verify", f"--{check}", "--json").out)
+    assert [verdict["state"] for verdict in report[check]] == ["skipped"]
+    assert "os:system" in report[check][0]["detail"]
+    assert not marker.exists()
 
 
 def test_stats_by_catalog_with_what_hits_saved(store, entries, invoke):
