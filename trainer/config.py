@@ -19,7 +19,7 @@ FUSIONS = (1, 2, 4, 8, 16, 32)
 # What may differ between a run and its continuation: where things are, and what changes no arithmetic.
 FREE_ON_RESUME = frozenset(
     {"model", "data", "out", "backend", "steps", "resident_layers", "update_workers", "save_every", "keep", "resume",
-     "cache", "fusion", "eager_layers"}
+     "cache", "fusion", "eager_layers", "pool_gib"}
 )  # fmt: skip
 
 
@@ -42,6 +42,7 @@ class RunConfig:
     keep:            complete checkpoints that are kept
     fusion:          PEs that the cached artifacts were compiled for
     eager_layers:    emulator only: layers and head run eagerly on the host, the optimizer's graphs from the cache
+    pool_gib:        emulator only: the card's memory, in GiB; None: as large as a real card's
     """
 
     model: Path
@@ -70,6 +71,7 @@ class RunConfig:
     cache: str | None = None
     fusion: int = 8
     eager_layers: bool = False
+    pool_gib: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("seq", "accum", "micro_batch", "update_workers", "keep"):
@@ -91,11 +93,11 @@ class RunConfig:
         self._one_of("fusion", FUSIONS)
         if self.lr * self.weight_decay >= 1:
             raise ConfigError(f"--lr {self.lr} times --weight-decay {self.weight_decay} would take whole weights away")
-        if self.eager_layers and not self.backend.startswith("emulator"):
-            raise ConfigError(
-                f"--eager-layers is for the emulator, and --backend is {self.backend!r}",
-                hint="on cpu all graphs run eagerly; on a card none may",
-            )
+        if self.pool_gib is not None:
+            self._range("pool_gib", 0.0, math.inf, open_low=True, open_high=True)
+        for name in ("eager_layers", "pool_gib"):
+            if getattr(self, name) and not self.backend.startswith("emulator"):
+                raise ConfigError(f"{_flag(name)} is for the emulator, and --backend is {self.backend!r}")
 
     def _at_least(self, name: str, low: int) -> None:
         value = getattr(self, name)

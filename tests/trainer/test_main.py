@@ -1,0 +1,165 @@
+"""`python -m trainer` as a process: exit codes, what is printed where, signals, kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from graphcache.store.files import TEMPORARY
+from tests.support.fork_server import fork_server
+from tests.trainer.runs import losses, records
+from tests.trainer.test_run import assert_same_state
+from trainer.__main__ import main
+from trainer.checkpoint.folder import newest
+
+TRAINER = [sys.executable, "-m", "trainer"]
+SMALL = ["--seq", "32", "--accum", "1", "--dtype", "float32", "--lr", "1e-3", "--update-workers", "1"]
+
+
+def arguments(model: Path, data: Path, out: Path, *more: str) -> list[str]:
+    return ["run", "--model", str(model), "--data", str(data), "--out", str(out), *SMALL, *more]
+
+
+def start(argv: list[str], **environment: str) -> subprocess.Popen:
+    env = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **environment}
+    return subprocess.Popen([*TRAINER, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+
+def read_until(process: subprocess.Popen, text: str) -> None:
+    for line in process.stderr:
+        if line.startswith(text):
+            return
+    raise AssertionError(f"the run ended before it said {text!r}")
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "fact"),
+    [
+        (["run"], 2, "Missing option '--model'"),
+        (["run", "--modle", "x"], 2, "No such option"),
+        (["train"], 2, "No such command"),
+        (["run", "--model", "m", "--data", "d", "--out", "o", "--accum", "0"], 2, "error[config]: --accum is 0"),
+        (["run", "--model", "m", "--data", "d", "--out", "o", "--betas", "0.9"], 2, "error[config]: --betas is '0.9'"),
+        (["check", "--model", "m", "--data", "d", "--out", "o", "--backend", "gpu"], 2, "error[backend]: "),
+    ],
+)
+def test_wrong_usage_is_named(argv, code, fact, capsys):
+    assert main(argv) == code
+    assert fact in capsys.readouterr().err
+
+
+def test_help_names_every_setting(capsys):
+    assert main(["run", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(flag in shown for flag in ("--resident-layers", "--update-workers", "--clip-norm", "--eager-layers"))
+
+
+def test_errors_are_json_on_request(tmp_path, capsys):
+    assert main([*arguments(tmp_path, tmp_path / "d", tmp_path / "run"), "--json"]) == 2
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["exit_code"] == 2
+    assert set(printed["error"]) == {"name", "message", "hint"}
+
+
+def test_check_prints_what_was_found_and_takes_nothing(llama, data, tmp_path, capsys):
+    argv = arguments(llama, data, tmp_path / "run")
+    assert main(["check", *argv[1:]]) == 0
+    shown = capsys.readouterr().out
+    assert "device   cpu  the host" in shown
+    assert "memory   host: " in shown
+    assert "sequences" in shown
+    assert not (tmp_path / "run").exists()
+
+
+def test_check_exits_as_the_run_would(llama, data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("GRAPHCACHE_DIR", str(tmp_path / "cache"))
+    argv = arguments(llama, data, tmp_path / "run", "--backend", "emulator", "--json")
+    assert main(["check", *argv[1:]]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert found["error"]["name"] == "missing-graphs"
+    assert {item["state"] for item in found["graphs"]} == {"unknown"}
+    assert main(argv) == 3
+
+
+def test_a_run_prints_its_summary_as_json_and_progress_apart(llama, data, tmp_path, capsys):
+    assert main(arguments(llama, data, tmp_path / "run", "--steps", "2", "--json")) == 0
+    printed = capsys.readouterr()
+    summary = json.loads(printed.out)
+    assert summary["steps"] == 2
+    assert Path(summary["checkpoint"]).is_dir()
+    assert "step 2/2  loss " in printed.err
+
+
+def test_sigterm_in_training_ends_after_the_step_with_a_checkpoint(llama, data, tmp_path):
+    """And what goes on from there equals a run that was never stopped."""
+    steps = ["--steps", "400", "--save-every", "1000"]
+    with start(arguments(llama, data, tmp_path / "run", *steps)) as process:
+        read_until(process, "step 3/400")
+        process.send_signal(signal.SIGTERM)
+        error = process.stderr.read()
+        assert process.wait() == 143
+    assert "ended by SIGTERM" in error
+    done = records(tmp_path / "run")[-1]["step"]
+    assert newest(tmp_path / "run" / "checkpoints").step == done >= 3
+    more = str(done + 2)
+    assert main(arguments(llama, data, tmp_path / "run", "--steps", more, "--resume")) == 0
+    assert main(arguments(llama, data, tmp_path / "straight", "--steps", more)) == 0
+    assert losses(records(tmp_path / "run")) == losses(records(tmp_path / "straight"))
+    assert_same_state(tmp_path / "run", tmp_path / "straight")
+
+
+def test_sigterm_in_loading_ends_at_once(llama, tmp_path):
+    """Tokenizing this takes seconds."""
+    data = tmp_path / "long.txt"
+    data.write_text("a line of text\n" * 1_000_000)
+    with start(arguments(llama, data, tmp_path / "run")) as process:
+        while not (tmp_path / "run" / "lock").exists():
+            time.sleep(0.01)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 143
+    assert newest(tmp_path / "run" / "checkpoints") is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_in_a_save_ends_after_it(llama, data, tmp_path, number):
+    checkpoints = tmp_path / "run" / "checkpoints"
+    with start(arguments(llama, data, tmp_path / "run", "--steps", "1000", "--save-every", "1")) as process:
+        while not list(checkpoints.glob(f"{TEMPORARY}*")):
+            time.sleep(0.001)
+        process.send_signal(number)
+        assert process.wait() == 128 + number
+        process.stderr.read()
+    assert newest(checkpoints).step == records(tmp_path / "run")[-1]["step"] < 1000
+    assert not list(checkpoints.glob(f"{TEMPORARY}*"))
+
+
+def run_once(*argv: str) -> None:
+    main(argv)
+
+
+@pytest.mark.stress
+def test_killed_at_any_moment_a_run_goes_on_to_the_same_end(llama, data, tmp_path):
+    steps = 40
+    assert main(arguments(llama, data, tmp_path / "straight", "--steps", str(steps))) == 0
+    argv = arguments(llama, data, tmp_path / "run", "--steps", str(steps), "--save-every", "1", "--resume")
+    with fork_server("trainer.run") as server:
+        for kill in range(100):
+            pid = server.start(f"{__name__}:run_once", *argv)
+            time.sleep(0.05 * (kill % 17))
+            os.kill(pid, signal.SIGKILL)
+            list(server.lines())
+            saved = newest(tmp_path / "run" / "checkpoints")
+            if saved is not None and saved.step == steps:
+                break
+    assert kill > 5
+    assert main(argv) == 0
+    assert losses(records(tmp_path / "run")) == losses(records(tmp_path / "straight"))
+    assert_same_state(tmp_path / "run", tmp_path / "straight")

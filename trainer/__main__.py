@@ -1,0 +1,156 @@
+"""`python -m trainer`: the command line, and the one place where the trainer's errors become exit codes.
+
+0  the run is done, or has nothing to do
+2  an error: settings, data, checkpoint, memory, a loss that is not finite
+3  graphs that the run needs are missing from the cache
+130, 143  ended by SIGINT or SIGTERM: in training after a step and its checkpoint
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from graphcache.errors import GraphcacheError
+from trainer.config import DTYPES, SCHEDULES, ConfigError, RunConfig
+from trainer.stop import Stopped
+
+F = TypeVar("F", bound=Callable[..., Any])
+DEBUG_VARIABLE = "GRAPHCACHE_DEBUG"
+
+
+def _betas(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[float, float]:
+    try:
+        beta1, beta2 = (float(part) for part in value.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--betas is {value!r}", hint="it is two numbers: --betas 0.9,0.999") from error
+    return beta1, beta2
+
+
+def _run_options(function: F) -> F:
+    """The settings of a run, in the order of the help. Their values are checked by RunConfig alone."""
+    path, default = click.Path(path_type=Path), RunConfig(Path(), Path(), Path())
+    betas = f"{default.beta1},{default.beta2}"
+    options = (
+        click.option("--model", type=path, required=True, help="Checkpoint folder: Llama or Qwen2, safetensors."),
+        click.option("--data", type=path, required=True, help="Text, or JSONL with text, messages, prompt/completion."),
+        click.option("--out", type=path, required=True, help="The run's folder: records and checkpoints."),
+        click.option("--backend", default=default.backend, help="cpu, emulator[:N], furiosa:0, furiosa:auto[,...]."),
+        click.option("--resident-layers", type=int, default=default.resident_layers, help="On each device."),
+        click.option("--update-workers", type=int, default=default.update_workers, help="Threads that update weights."),
+        click.option("--steps", type=int, help="Optimizer steps in all. Default: one pass over the data."),
+        click.option("--seq", type=int, default=default.seq, help="Tokens in a sequence."),
+        click.option("--accum", type=int, default=default.accum, help="Micro-batches in a step."),
+        click.option("--micro-batch", type=int, default=default.micro_batch, help="Sequences in a micro-batch."),
+        click.option("--lr", type=float, default=default.lr, help="Learning rate at its highest."),
+        click.option("--betas", callback=_betas, default=betas, help="AdamW's two."),
+        click.option("--eps", type=float, default=default.eps, help="AdamW's."),
+        click.option("--weight-decay", type=float, default=default.weight_decay, help="On matrices only."),
+        click.option(
+            "--schedule", type=click.Choice(SCHEDULES), default=default.schedule, help="Of the learning rate."
+        ),
+        click.option("--warmup-steps", type=int, default=default.warmup_steps, help="Steps up to --lr."),
+        click.option("--clip-norm", type=float, help="Holds updates back until the norm of all gradients is known."),
+        click.option("--dtype", type=click.Choice(DTYPES), default=default.dtype, help="Of weights and activations."),
+        click.option("--seed", type=int, default=default.seed, help="Of the order of the data."),
+        click.option("--save-every", type=int, help="Steps between checkpoints. Default: one at the end."),
+        click.option("--keep", type=int, default=default.keep, help="Checkpoints that are kept."),
+        click.option("--resume", is_flag=True, help="Go on from the newest complete checkpoint in --out."),
+        click.option("--cache", metavar="DIR", help="The cache of graphs; else GRAPHCACHE_DIR, else the XDG folder."),
+        click.option("--fusion", type=int, default=default.fusion, help="PEs that the graphs are compiled for."),
+        click.option("--eager-layers", is_flag=True, help="Emulator: only the optimizer's graphs are from the cache."),
+        click.option("--pool-gib", type=float, help="Emulator: the card's memory. Default: 47.5."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _config(betas: tuple[float, float], settings: dict[str, Any]) -> RunConfig:
+    return RunConfig(beta1=betas[0], beta2=betas[1], **settings)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+def group() -> None:
+    """Fine-tune a Llama- or Qwen2-type checkpoint from cached graphs. Never compiles."""
+
+
+@group.command("run")
+@_run_options
+def run_command(as_json: bool, betas: tuple[float, float], **settings: Any) -> None:
+    """Train. Refuses to start when a graph, memory or a card is missing."""
+    config = _config(betas, settings)
+    # Imported here: torch is not needed to refuse a wrong setting, or for --help.
+    from trainer.run import run
+    from trainer.show import show_summary
+
+    show_summary(run(config), as_json=as_json)
+
+
+@group.command("check")
+@_run_options
+def check_command(as_json: bool, betas: tuple[float, float], **settings: Any) -> int:
+    """Say what a run would need: graphs, memory, cards. Takes no card, and exits as the run would."""
+    config = _config(betas, settings)
+    from trainer.preflight import Findings
+    from trainer.show import show_findings
+
+    findings = Findings(config)
+    problem = findings.problem()
+    show_findings(findings, problem, as_json=as_json)
+    if problem is not None and not as_json:
+        raise problem
+    return 0 if problem is None else problem.exit_code
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code."""
+    args = sys.argv[1:] if args is None else args
+    # Read when torch is loaded. Its threads would spin at every barrier, on cores that the update workers need: a step
+    # of a tiny model took 3 s instead of 0.05 s on two busy cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        returned = group.main(list(args), prog_name="python -m trainer", standalone_mode=False)
+    except (Exception, Stopped, KeyboardInterrupt) as error:
+        return _report(error, as_json="--json" in args)
+    return returned if isinstance(returned, int) else 0
+
+
+def _report(error: BaseException, *, as_json: bool) -> int:
+    """Say what ended the command; returns its exit code."""
+    facts, exit_code = _facts(error)
+    if os.environ.get(DEBUG_VARIABLE) == "1" or facts["name"] == "internal":
+        traceback.print_exception(error)
+    if as_json:
+        print(json.dumps({"error": facts, "exit_code": exit_code}, indent=2, sort_keys=True))
+    else:
+        print(f"error[{facts['name']}]: {facts['message']}", file=sys.stderr)
+        if facts["hint"]:
+            print(f"  hint: {facts['hint']}", file=sys.stderr)
+    return exit_code
+
+
+def _facts(error: BaseException) -> tuple[dict[str, str], int]:
+    if isinstance(error, GraphcacheError):
+        return error.as_json(), error.exit_code
+    if isinstance(error, Stopped):
+        return {"name": "stopped", "message": f"ended by {error}", "hint": "--resume goes on"}, error.exit_code
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return {"name": "interrupted", "message": "interrupted", "hint": ""}, 130
+    if isinstance(error, click.ClickException):
+        return {"name": "usage", "message": error.format_message(), "hint": "see `python -m trainer run --help`"}, 2
+    if isinstance(error, OSError):
+        return {"name": "os", "message": str(error), "hint": "check the path, its permissions and the free space"}, 2
+    return {"name": "internal", "message": f"{type(error).__name__}: {error}", "hint": "a fault of the trainer"}, 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

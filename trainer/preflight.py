@@ -1,0 +1,223 @@
+"""What a run needs, looked for before anything is opened: model, data, graphs, memory, cards, disk space.
+
+Everything that is missing is said at once. Nothing here takes a card, so `check` is this and no more.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from graphcache.artifact import Artifact
+from graphcache.cpus import available_memory_bytes
+from graphcache.errors import GraphcacheError, MissingGraphsError
+from graphcache.graph import ITEM_BYTES, Graph
+from trainer.cached_graphs import MODEL_CATALOGS, CachedGraphs, find_graphs
+from trainer.checkpoint.folder import SavedCheckpoint, newest
+from trainer.checkpoint.load import check_data
+from trainer.checkpoint.save import SLACK_BYTES
+from trainer.config import ConfigError, RunConfig, check_resumable
+from trainer.data.corpus import Corpus, read_corpus
+from trainer.data.tokenize import read_tokenizer
+from trainer.device.base import DeviceBackend
+from trainer.device.card import POOL_BYTES
+from trainer.device.select import Choice, choose, open_devices, parse
+from trainer.memory import STATE_BYTES, MemoryPlan, plan_memory
+from trainer.placement import Placement, place
+from trainer.run_folder import RunFolder
+from trainer.weights import InputCheckpoint
+
+T = TypeVar("T")
+
+
+class PreflightError(GraphcacheError):
+    """Several things that a run needs are missing, none of them a graph."""
+
+    name = "preflight"
+
+
+class MemoryPlanError(GraphcacheError):
+    """What the run would keep does not fit into a device's pool, or into the host's memory."""
+
+    name = "memory-plan"
+
+
+class DiskSpaceError(GraphcacheError):
+    """There is no room for a checkpoint."""
+
+    name = "disk-space"
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A run that lacks nothing. graphs: None where none come from the cache."""
+
+    config: RunConfig
+    checkpoint: InputCheckpoint
+    corpus: Corpus
+    saved: SavedCheckpoint | None
+    choice: Choice
+    placements: Sequence[Placement]
+    memory: MemoryPlan
+    graphs: CachedGraphs | None
+
+    @property
+    def done(self) -> int:
+        """Optimizer steps that are in the checkpoint to go on from."""
+        return 0 if self.saved is None else self.saved.step
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.config.steps or self.corpus.steps_per_epoch(self.config.sequences_per_step)
+
+    def open_devices(self) -> list[DeviceBackend]:
+        """From here on nothing in this process can compile, unless all devices are the host."""
+        return open_devices(
+            self.choice,
+            self._artifact,
+            fusion=self.config.fusion,
+            pool_bytes=pool_bytes(self.config),
+            eager_catalogs=MODEL_CATALOGS if self.config.eager_layers else (),
+        )
+
+    def _artifact(self, graph: Graph) -> Artifact:
+        assert self.graphs is not None
+        return self.graphs.artifact(graph)
+
+
+class Findings:
+    """What was looked for, as far as it was found, and every problem."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.problems: list[GraphcacheError] = []
+        # Raises BackendError: without a backend there is nothing to look for.
+        self.kind, names = parse(config.backend)
+        self.choice = self._attempt(lambda: choose(config.backend, fusion=config.fusion))
+        self.saved = self._attempt(lambda: _resume_point(config))
+        self.checkpoint = self._attempt(lambda: _checkpoint(config))
+        self.corpus = self._attempt(lambda: _corpus(config, self.checkpoint, self.saved))
+        self.placements: Sequence[Placement] | None = None
+        self.memory: MemoryPlan | None = None
+        self.graphs: CachedGraphs | None = None
+        if self.checkpoint is not None:
+            self._look_at_model(self.checkpoint, len(names))
+
+    def problem(self) -> GraphcacheError | None:
+        """The only problem as it is, or one error that lists all, with the worst one's exit code; None without any."""
+        if len(self.problems) < 2:
+            return self.problems[0] if self.problems else None
+        lines = [f"  [{p.name}] {p.message}" + (f"\n    {p.hint}" if p.hint else "") for p in self.problems]
+        missing = any(isinstance(p, MissingGraphsError) for p in self.problems)
+        kind = MissingGraphsError if missing else PreflightError
+        return kind("\n".join([f"{len(self.problems)} things stand in the way", *lines]))
+
+    def ready(self) -> Ready:
+        """The run. Raises `problem`."""
+        problem = self.problem()
+        if problem is not None:
+            raise problem
+        assert self.checkpoint is not None
+        assert self.corpus is not None
+        assert self.choice is not None
+        assert self.placements is not None
+        assert self.memory is not None
+        return Ready(
+            self.config,
+            self.checkpoint,
+            self.corpus,
+            self.saved,
+            self.choice,
+            self.placements,
+            self.memory,
+            self.graphs,
+        )
+
+    def _look_at_model(self, checkpoint: InputCheckpoint, devices: int) -> None:
+        config = self.config
+        self._attempt(lambda: _check_disk(config, checkpoint))
+        if self.kind != "cpu":
+            self.graphs = self._attempt(lambda: find_graphs(checkpoint, config))
+            if self.graphs is not None:
+                self._attempt(self.graphs.entries)
+        self.placements = self._attempt(lambda: place(checkpoint.config.layers, devices, config.resident_layers))
+        if self.placements is not None:
+            memory = self.memory = plan_memory(checkpoint.config, config, self.placements)
+            self._attempt(lambda: _check_memory(memory, config, self.kind))
+
+    def _attempt(self, look: Callable[[], T]) -> T | None:
+        """What `look` returns; None when it raised an error for users, which is kept."""
+        try:
+            return look()
+        except GraphcacheError as error:
+            self.problems.append(error)
+            return None
+
+
+def _resume_point(config: RunConfig) -> SavedCheckpoint | None:
+    """Where a resumed run goes on; None for the beginning, which is right too when there is no checkpoint yet."""
+    folder = RunFolder(config.out)
+    if not config.resume:
+        folder.check_unused()
+        return None
+    saved = newest(folder.checkpoints)
+    if saved is not None:
+        check_resumable(saved.config, config)
+    return saved
+
+
+def _checkpoint(config: RunConfig) -> InputCheckpoint:
+    checkpoint = InputCheckpoint(config.model)
+    checkpoint.check_derived()
+    longest = checkpoint.config.max_length
+    if longest is not None and config.seq > longest:
+        raise ConfigError(f"--seq is {config.seq}, and the model is meant for at most {longest} tokens")
+    return checkpoint
+
+
+def _corpus(config: RunConfig, checkpoint: InputCheckpoint | None, saved: SavedCheckpoint | None) -> Corpus:
+    folder = config.model if config.model.is_dir() else config.model.parent
+    corpus = read_corpus(config.data, config.seq, read_tokenizer(folder))
+    if checkpoint is not None:
+        corpus.check_vocabulary(checkpoint.config.vocab)
+    if saved is not None:
+        check_data(saved, corpus.facts.as_json())
+    return corpus
+
+
+def pool_bytes(config: RunConfig) -> int:
+    """The memory of one card, or of one emulated card."""
+    return POOL_BYTES if config.pool_gib is None else int(config.pool_gib * 1024**3)
+
+
+def _check_memory(memory: MemoryPlan, config: RunConfig, kind: str) -> None:
+    """Raises one error for all that does not fit."""
+    pool, on_host, faults = pool_bytes(config), memory.host_bytes, []
+    if kind != "cpu":
+        faults = [
+            f"device {plan.device} would hold {plan.total_bytes:,} bytes and its pool is {pool:,}"
+            for plan in memory.devices
+            if plan.total_bytes > pool
+        ]
+    if kind != "furiosa":
+        on_host += sum(plan.total_bytes for plan in memory.devices)
+    if on_host > available_memory_bytes():
+        faults.append(f"the host would hold {on_host:,} bytes and may use {available_memory_bytes():,}")
+    if faults:
+        raise MemoryPlanError(
+            "; ".join(faults), hint="fewer resident layers, a smaller --micro-batch or --seq, or more cards"
+        )
+
+
+def _check_disk(config: RunConfig, checkpoint: InputCheckpoint) -> None:
+    """Room for one checkpoint: an older one is deleted only when a newer one is complete."""
+    needed = checkpoint.parameters * (STATE_BYTES + ITEM_BYTES[config.dtype]) + SLACK_BYTES
+    place_ = next(p for p in (config.out.absolute(), *config.out.absolute().parents) if p.exists())
+    free = shutil.disk_usage(place_).free
+    if free < needed:
+        raise DiskSpaceError(
+            f"a checkpoint takes {needed:,} bytes and {place_} has {free:,} free", hint="choose another --out"
+        )

@@ -1,0 +1,78 @@
+"""A run from its settings to its last checkpoint: everything is looked for before a device is opened."""
+
+from __future__ import annotations
+
+import platform
+from contextlib import ExitStack, closing
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from graphcache.cpus import available_cpus
+from trainer.config import RunConfig
+from trainer.numerics import deterministic
+from trainer.optim.adamw import open_optimizer
+from trainer.preflight import Findings, Ready
+from trainer.report import Progress, summary
+from trainer.run_folder import RunFolder
+from trainer.session import Session
+from trainer.start import build_network, initial_state, load_weights, saved_state
+from trainer.stop import StopRequest
+
+# Whose versions a run's numbers may depend on.
+PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "llvmlite", "furiosa-torch", "graphcache")
+
+
+def run(config: RunConfig) -> dict[str, Any]:
+    """Train; returns the summary.
+
+    Raises whatever preflight finds missing, NonFiniteLossError, CheckpointError, and Stopped.
+    """
+    folder = RunFolder(config.out)
+    with StopRequest().installed() as stop, folder.held(), deterministic(available_cpus()):
+        ready = Findings(config).ready()
+        folder.write("config.json", config.as_json())
+        folder.write("environment.json", environment(ready))
+        folder.forget_steps_after(ready.done)
+        with Progress(ready.steps) as progress:
+            for line in ready.choice.lines():
+                progress.say(line)
+            saved = _train(ready, folder, stop, progress) if ready.done < ready.steps else None
+    return summary(config, folder.steps(), saved)
+
+
+def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progress) -> Any:
+    config = ready.config
+    with ExitStack() as opened:
+        devices = [opened.enter_context(closing(device)) for device in ready.open_devices()]
+        optimizer = opened.enter_context(closing(open_optimizer(config)))
+        network = build_network(ready.checkpoint, config, ready.placements, devices)
+        state_of = initial_state(ready.checkpoint) if ready.saved is None else saved_state(ready.saved)
+        load_weights(network, optimizer, config.dtype, state_of)
+        progress.say(f"loaded {ready.checkpoint.parameters:,} parameters")
+        session = Session(
+            config, ready.checkpoint, ready.corpus, network, optimizer, devices, folder, ready.done, ready.steps
+        )
+        return session.train(stop, progress)
+
+
+def environment(ready: Ready) -> dict[str, Any]:
+    """What the run's numbers come from: versions, threads, devices, data, graphs."""
+    return {
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "machine": {"cpus": available_cpus(), "torch_threads": torch.get_num_threads(), "arch": platform.machine()},
+        "parameters": ready.checkpoint.parameters,
+        "data": ready.corpus.facts.as_json(),
+        "devices": ready.choice.lines(),
+        "memory": ready.memory.as_json(),
+        "graphs": [] if ready.graphs is None else ready.graphs.as_json(),
+        "resumed_from_step": ready.done,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

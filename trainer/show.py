@@ -1,0 +1,68 @@
+"""What the commands print on stdout: one JSON object, or lines for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from graphcache.errors import GraphcacheError
+from trainer.memory import DevicePlan
+from trainer.preflight import Findings
+
+
+def show_summary(facts: Mapping[str, Any], *, as_json: bool) -> None:
+    """What a run came to."""
+    if as_json:
+        _print_json(facts)
+        return
+    _print_lines((name, f"{value:,.4f}" if isinstance(value, float) else str(value)) for name, value in facts.items())
+
+
+def show_findings(findings: Findings, problem: GraphcacheError | None, *, as_json: bool) -> None:
+    """What preflight found; `problem` is part of the JSON, and on its way to stderr otherwise."""
+    if as_json:
+        error = {} if problem is None else {"error": problem.as_json(), "exit_code": problem.exit_code}
+        _print_json({**_as_json(findings), **error})
+        return
+    for line in [] if findings.choice is None else findings.choice.lines():
+        print(f"device   {line}")
+    if findings.graphs is not None:
+        ready = sum(item.entry is not None for item in findings.graphs.items)
+        print(f"graphs   {ready} of {len(findings.graphs.items)} are in the cache at {findings.graphs.store.root}")
+    if findings.memory is not None:
+        for plan in findings.memory.devices:
+            print(f"memory   {_memory_line(plan)}")
+        print(f"memory   host: {_gib(findings.memory.host_bytes)}")
+    if findings.corpus is not None:
+        facts = findings.corpus.facts
+        print(f"data     {facts.tokens:,} tokens, {facts.label_tokens:,} count; {facts.sequences:,} sequences")
+
+
+def _as_json(findings: Findings) -> dict[str, Any]:
+    return {
+        "devices": [] if findings.choice is None else findings.choice.lines(),
+        "graphs": [] if findings.graphs is None else findings.graphs.as_json(),
+        "memory": None if findings.memory is None else findings.memory.as_json(),
+        "data": None if findings.corpus is None else findings.corpus.facts.as_json(),
+    }
+
+
+def _memory_line(plan: DevicePlan) -> str:
+    parts = ((name, size) for name, size in vars(plan).items() if name != "device" and size)
+    return (
+        f"device {plan.device}: {_gib(plan.total_bytes)} ({', '.join(f'{name} {_gib(size)}' for name, size in parts)})"
+    )
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 1024**3:.2f} GiB"
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, sort_keys=True))
+
+
+def _print_lines(facts: Iterable[tuple[str, str]]) -> None:
+    for name, value in facts:
+        print(f"{name:<20} {value}")
