@@ -21,7 +21,7 @@ from graphcache.verdict import Verdict, by_fusion, other_toolchain
 
 COMMAND = (sys.executable, "-P", "-m", "graphcache.numeric")
 # An executor reads the lowered graphs of its own compiler; torch says what the function means.
-MUST_MATCH = ("furiosa-torch", "compiler-revision", "torch")
+MUST_MATCH = ("furiosa-torch", "compiler-revision", "torch", "fusion")
 
 
 def numeric_checks(

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from graphcache.store.base import Entry
 from graphcache.store.find import differences, observe
+from graphcache.toolchain.base import FUSIONS
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,16 @@ class Verdict:
         }
 
 
-def fusion_of(entry: Entry) -> int:
-    return int(entry.key.parts["fusion"])
-
-
 def by_fusion(entries: Iterable[Entry]) -> dict[int, list[Entry]]:
-    """Entries by the fusion that they were compiled for, since a process can have one."""
+    """Entries by the fusion that they were compiled for, since a process can have one.
+
+    One that names none of the vendor's is put to 1, where its toolchain then differs.
+    """
     found: dict[int, list[Entry]] = {}
     for entry in entries:
-        found.setdefault(fusion_of(entry), []).append(entry)
+        named = entry.key.parts.get("fusion", "")
+        fusion = next((fusion for fusion in FUSIONS if str(fusion) == named), 1)
+        found.setdefault(fusion, []).append(entry)
     return dict(sorted(found.items()))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from graphcache import numeric_checks as numeric_module
 from graphcache import rebuild as rebuild_module
+from graphcache.key import Key
 from graphcache.memo import memo_of
 from graphcache.numeric_checks import numeric_checks
 from graphcache.rebuild import rebuilds
@@ -119,3 +120,13 @@ def test_fusions_are_asked_apart(machine: FakeMachine) -> None:
         "ok-4": "passed",
         "ok-8": "passed",
     }
+
+
+@pytest.mark.parametrize("fusion", ["3", "many"])
+def test_an_entry_of_no_fusion_of_the_vendors_is_skipped(machine: FakeMachine, fusion: str) -> None:
+    (entry,) = entries(machine, "ok-1")
+    odd = replace(entry, key=Key({**entry.key.parts, "fusion": fusion}))
+    assert [(v.state, v.detail) for v in numeric(machine, [odd])] == [
+        ("skipped", f"another toolchain: fusion {fusion} -> 1")
+    ]
+    assert rebuild(machine, [odd])["ok-1"].state == "skipped"

@@ -1,0 +1,190 @@
+"""`graphcache build`: what it prints, its exit codes, manifests. The compiler is made up."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cli.build
+from cli.main import run
+from cli.progress import LiveProgress
+from graphcache.build_report import Running
+from graphcache.costs import Expected
+from graphcache.graph import Graph, Listing, Use
+from graphcache.manifest_file import read_manifest
+from tests.compiler.vendor import model
+from tests.support.fake_build import FakeMachine, fake_toolchain
+from tests.support.fake_graphs import fake_graph
+from tests.support.fake_worker import COMMAND, REVISION
+
+Invoke = Callable[..., Any]
+GRAPHS = [fake_graph("g1", elements=1), fake_graph("g2", elements=2)]
+
+
+@pytest.fixture
+def graphs() -> list[Graph]:
+    """What the catalog lists; change it to list something else."""
+    return list(GRAPHS)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graphs: list[Graph]) -> FakeMachine:
+    made = FakeMachine(tmp_path, monkeypatch)
+    monkeypatch.setenv("GRAPHCACHE_DIR", str(made.store.root))
+    monkeypatch.setattr(cli.build, "identity", fake_toolchain)
+    monkeypatch.setattr(cli.build.catalog, "select", lambda only: list(only) or ["fake"])
+    monkeypatch.setattr(cli.build.catalog, "list_graphs", lambda *_: listing(graphs))
+    options = cli.build._build_options
+    monkeypatch.setattr(cli.build, "_build_options", lambda given: replace(options(given), worker=COMMAND))
+    return made
+
+
+def listing(graphs: list[Graph]) -> Listing:
+    return Listing(tuple(graphs), tuple(Use(graph.name, "w.weight", 2, 1) for graph in graphs))
+
+
+@pytest.fixture
+def invoke(machine: FakeMachine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Invoke:
+    checkpoint = model(tmp_path / "tiny", (4, 4))
+
+    def command(*args: str, code: int = 0) -> Any:
+        assert run(["build", "--shapes-from", str(checkpoint), "--jobs", "1", *args]) == code
+        return capsys.readouterr()
+
+    return command
+
+
+def test_plain_lines_say_what_happens(invoke: Invoke) -> None:
+    lines = invoke().out.splitlines()
+    assert lines[0] == "plan    2 graphs: 0 ready, 2 to compile; 1 worker"
+    assert lines[1] == "start   g2"
+    assert lines[2].startswith("done    g2  compiled in ")
+    assert lines[2].endswith("  (1 of 2)")
+    assert "failed     0" in lines
+    assert "ready      2 of 2" in lines
+
+
+def test_a_second_build_says_that_there_is_nothing_to_do(invoke: Invoke, machine: FakeMachine) -> None:
+    invoke()
+    machine.known = REVISION
+    lines = invoke().out.splitlines()
+    assert lines[0] == "plan    2 graphs: 2 ready"
+    assert not [line for line in lines if line.startswith(("start", "done"))]
+
+
+def test_the_machine_form_is_one_object(invoke: Invoke) -> None:
+    captured = invoke("--json")
+    value = json.loads(captured.out)
+    assert [(g["graph"], g["state"], g["trouble"]) for g in value["graphs"]] == [
+        ("g1", "compiled", None),
+        ("g2", "compiled", None),
+    ]
+    assert value["toolchain"]["compiler-revision"] == REVISION
+    assert captured.err == ""
+
+
+def test_a_failed_graph_gives_exit_code_1_and_its_log(
+    invoke: Invoke, graphs: list[Graph], machine: FakeMachine, tmp_path: Path
+) -> None:
+    graphs.append(fake_graph("bad", elements=3, error="mystery operator\nwith details", print="compiler output"))
+    manifest = tmp_path / "manifest.json"
+    captured = invoke("--manifest", str(manifest), code=1)
+    lines = captured.out.splitlines()
+    assert "failed  bad  mystery operator  (1 of 3)" in lines
+    assert "failed     1" in lines
+    log = next(line.removeprefix("  log: ") for line in lines if line.startswith("  log: "))
+    assert "compiler output" in Path(log).read_text()
+    assert not manifest.exists(), "it would list a graph that was not compiled"
+    assert "was not written" in captured.err
+
+
+def test_a_manifest_is_written_and_stays_as_it_is(invoke: Invoke, machine: FakeMachine, tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    invoke("--manifest", str(path))
+    written = path.read_bytes()
+    manifest = read_manifest(path)
+    assert [(g.graph.name, g.status) for g in manifest.graphs] == [("g1", "compiled"), ("g2", "compiled")]
+    assert manifest.model == "tiny"
+    entries = {entry.graph.name: entry for entry in machine.store.entries()}
+    for recorded in manifest.graphs:
+        assert recorded.compiled is not None
+        assert recorded.key == entries[recorded.graph.name].key
+        assert recorded.compiled.artifact == entries[recorded.graph.name].artifact_digest
+    invoke("--manifest", str(path))
+    assert path.read_bytes() == written
+
+
+def test_a_manifest_stands_for_its_checkpoint(
+    invoke: Invoke, machine: FakeMachine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "manifest.json"
+    invoke("--manifest", str(path))
+    machine.known = REVISION
+    assert run(["build", "--shapes-from", str(path)]) == 0
+    assert "2 ready" in capsys.readouterr().out
+
+
+def test_last_time_is_shown_from_the_manifest_when_the_cache_is_new(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "manifest.json"
+    invoke("--manifest", str(path))
+    monkeypatch.setenv("GRAPHCACHE_DIR", str(tmp_path / "another"))
+    lines = invoke("--manifest", str(path)).out.splitlines()
+    assert "one after another" in lines[0]
+    assert [line for line in lines if line.startswith("start") and "last time" in line]
+
+
+def test_a_dry_run_compiles_nothing(invoke: Invoke, machine: FakeMachine) -> None:
+    out = invoke("--dry-run").out
+    assert "unknown  g1" in out
+    assert machine.compiled == []
+    value = json.loads(invoke("--dry-run", "--json").out)
+    assert {item["state"] for item in value["graphs"]} == {"unknown"}
+    invoke()
+    machine.known = REVISION
+    value = json.loads(invoke("--dry-run", "--json").out)
+    assert {item["state"] for item in value["graphs"]} == {"ready"}
+
+
+def test_limits_reach_the_workers(invoke: Invoke, graphs: list[Graph]) -> None:
+    graphs[:] = [fake_graph("slow", secs=60)]
+    out = invoke("--timeout", "0.3", code=1).out
+    assert "not done after 0.3 s, the limit (--timeout)" in out
+    assert "worth another try" in out
+    graphs[:] = [fake_graph("big", elements=5, eat_bytes=400_000_000, secs=60)]
+    assert "the limit is 0.2 GB (--memory)" in invoke("--memory", "0.2", code=1).out
+
+
+def test_an_odd_fusion_is_refused(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    from graphcache import build as build_module
+    from graphcache.toolchain.base import identity
+
+    monkeypatch.setattr(build_module, "identity", identity)
+    assert "fusion 3 is none of" in invoke("--fusion", "3", code=2).err
+
+
+def test_a_terminal_shows_what_runs_against_last_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    live = LiveProgress()
+    expected = {"g1": Expected(10.0, "recorded"), "g2": Expected(4.0, "recorded")}
+    live._expected, live._total, live._done, live._workers = expected, 3, 1, 1
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    console.print(live._picture([Running(GRAPHS[0], 3.0, expected["g1"])], [GRAPHS[1]]))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "g1" in shown
+    assert "3.0 s  (last time 10 s)" in shown
+    assert "1 of 3" in shown
+    assert "about 11 s left" in shown
+
+
+def test_what_has_no_record_is_not_promised_a_time() -> None:
+    live = LiveProgress()
+    assert live._left_text([Running(GRAPHS[0], 3.0, None)], [GRAPHS[1]]) == "1 waiting"
