@@ -31,7 +31,11 @@ class Buffer:
 
 @dataclass(frozen=True)
 class LoadedGraph:
-    """A graph that a backend can call: `program` is the backend's own (a function, an executor, a device module)."""
+    """A graph that a backend can call.
+
+    outputs: the results of a call; empty on the cpu, where only a call tells
+    program: the backend's own (a function, an executor, a device module)
+    """
 
     graph: Graph
     outputs: tuple[TensorSpec, ...]
