@@ -126,6 +126,26 @@ def test_the_number_of_update_workers_changes_no_bit(llama, data, tmp_path, work
     assert_same_state(tmp_path / "two", tmp_path / "other")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_resident_layers_equal_offload_bit_for_bit(kind, dtype, data, tmp_path, request):
+    model = request.getfixturevalue(kind)
+    offload = train(settings(model, data, tmp_path / "offload", dtype=dtype, clip_norm=1.0))
+    common = {"dtype": dtype, "clip_norm": 1.0, "resident_layers": 1, "backend": "cpu:2"}
+    resident = train(settings(model, data, tmp_path / "resident", **common))
+    assert losses(resident) == losses(offload)
+    assert [r["grad_norm"] for r in resident] == [r["grad_norm"] for r in offload]
+    assert_same_state(tmp_path / "offload", tmp_path / "resident")
+
+
+def test_a_run_may_go_on_with_other_layers_resident(llama, data, tmp_path):
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    train(settings(llama, data, straight, steps=6))
+    for steps, resident in ((2, 3), (4, 0), (6, 1)):
+        train(settings(llama, data, broken, steps=steps, resident_layers=resident, resume=True))
+    assert_same_state(straight, broken)
+
+
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
 def test_a_learning_rate_of_zero_changes_nothing(kind, data, tmp_path, request):
     model = request.getfixturevalue(kind)

@@ -1,0 +1,12 @@
+"""Real English text that every Python has: the language reference's topics, as `help()` shows them (465 KB)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from pydoc_data import topics
+
+
+def write_text(path: Path) -> Path:
+    """All topics, in the order of their names, as plain text."""
+    path.write_text("\n\n".join(topics.topics[name] for name in sorted(topics.topics)))
+    return path
