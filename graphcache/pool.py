@@ -183,7 +183,8 @@ class Pool:
     def _over_limit(self, worker: Worker) -> str:
         """Why a worker has to be killed; empty when it may go on. Idle ones are looked at too: they hold memory."""
         if worker.busy and time.monotonic() > worker.deadline:
-            return f"not done after {worker.deadline - worker.since:.3g} s, the limit (--timeout)"
+            secs = f"{worker.deadline - worker.since:.3g} s"
+            return f"not done after {secs}, the limit (--timeout)" if worker.revision else f"not ready after {secs}"
         held = resident_bytes(worker.process.pid)
         if held > self._limits.memory_bytes:
             return (

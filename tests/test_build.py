@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from graphcache import build as build_module
 from graphcache.costs import Costs
 from graphcache.errors import StoreError, ToolchainError, UsageError
 from graphcache.graph import Graph
@@ -185,6 +186,17 @@ def test_workers_that_cannot_start_end_the_build(machine: FakeMachine, monkeypat
     monkeypatch.setenv("FAKE_CANNOT_START", "1")
     with pytest.raises(ToolchainError, match=r"could not start.*librenegade\.so"):
         machine.build(GRAPHS)
+
+
+def test_what_a_machine_lacks_is_said_before_anything_starts(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def identity(*_: object) -> None:
+        raise ToolchainError("aarch64-linux-gnu-gcc is not on PATH", hint="apt-get install gcc-aarch64-linux-gnu")
+
+    monkeypatch.setattr(build_module, "identity", identity)
+    with pytest.raises(ToolchainError, match="not on PATH"):
+        machine.build(GRAPHS, worker=NO_WORKER)
 
 
 def test_a_store_that_cannot_be_written_is_an_error(machine: FakeMachine, tmp_path: Path) -> None:
