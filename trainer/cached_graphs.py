@@ -32,6 +32,11 @@ class CachedGraphs:
     items: Sequence[PlanItem]
     build_command: str
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the artifacts that were found: loaded, they take a little less."""
+        return sum(item.entry.size_bytes for item in self.items if item.entry is not None)
+
     def entries(self) -> dict[str, Entry]:
         """Entry by graph name. Raises MissingGraphsError, with each reason."""
         return entries(self.items, command=self.build_command)

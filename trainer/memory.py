@@ -29,6 +29,7 @@ class DevicePlan:
     gradients: accumulators that are alive together: of all its layers with several micro-batches, else of one
     state:     master weights and moments of resident layers
     working:   what a layer's or the head's graph calls hold at their fullest, beside what is listed above
+    programs:  of the loaded graphs
     """
 
     device: int
@@ -38,10 +39,11 @@ class DevicePlan:
     gradients: int
     state: int
     working: int
+    programs: int
 
     @property
     def total_bytes(self) -> int:
-        return self.weights + self.tables + self.inputs + self.gradients + self.state + self.working
+        return sum(size for name, size in vars(self).items() if name != "device")
 
     def as_json(self) -> dict[str, Any]:
         return {**vars(self), "total_bytes": self.total_bytes}
@@ -58,9 +60,13 @@ class MemoryPlan:
         return {"devices": [d.as_json() for d in self.devices], "host_bytes": self.host_bytes}
 
 
-def plan_memory(model: ModelConfig, config: RunConfig, placements: Sequence[Placement]) -> MemoryPlan:
-    """The plan of a run whose layers are placed so."""
-    devices = tuple(_device_plan(model, config, placement, placement is placements[-1]) for placement in placements)
+def plan_memory(
+    model: ModelConfig, config: RunConfig, placements: Sequence[Placement], program_bytes: int = 0
+) -> MemoryPlan:
+    """The plan of a run whose layers are placed so, and whose graphs take `program_bytes` on each device."""
+    devices = tuple(
+        _device_plan(model, config, placement, placement is placements[-1], program_bytes) for placement in placements
+    )
     layer = _elements(parameter_shapes(model).values())
     resident = sum(len(placement.resident) for placement in placements)
     table = model.vocab * model.hidden
@@ -69,7 +75,9 @@ def plan_memory(model: ModelConfig, config: RunConfig, placements: Sequence[Plac
     return MemoryPlan(devices, offloaded * STATE_BYTES + tables * ITEM_BYTES[config.dtype])
 
 
-def _device_plan(model: ModelConfig, config: RunConfig, placement: Placement, has_head: bool) -> DevicePlan:
+def _device_plan(
+    model: ModelConfig, config: RunConfig, placement: Placement, has_head: bool, program_bytes: int
+) -> DevicePlan:
     item, layers = ITEM_BYTES[config.dtype], len(placement.layers)
     shapes = parameter_shapes(model)
     layer = _elements(shapes.values())
@@ -86,6 +94,7 @@ def _device_plan(model: ModelConfig, config: RunConfig, placement: Placement, ha
         gradients=gradients,
         state=layer * len(placement.resident) * STATE_BYTES,
         working=working,
+        programs=program_bytes,
     )
 
 

@@ -145,7 +145,8 @@ class Findings:
                 self._attempt(self.graphs.entries)
         self.placements = self._attempt(lambda: place(checkpoint.config.layers, devices, config.resident_layers))
         if self.placements is not None:
-            memory = self.memory = plan_memory(checkpoint.config, config, self.placements)
+            programs = 0 if self.graphs is None else self.graphs.size_bytes
+            memory = self.memory = plan_memory(checkpoint.config, config, self.placements, programs)
             self._attempt(lambda: _check_memory(memory, config, self.kind))
 
     def _attempt(self, look: Callable[[], T]) -> T | None:

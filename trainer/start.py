@@ -12,6 +12,7 @@ from trainer.config import RunConfig
 from trainer.device.base import DeviceBackend
 from trainer.model.head import HeadRunner
 from trainer.model.layer import LayerRunner
+from trainer.model.tiles import TileRunner
 from trainer.network import Network
 from trainer.optim.base import AdamState, Optimizer, Unit
 from trainer.placement import Placement
@@ -29,7 +30,9 @@ def build_network(
         runner = LayerRunner(devices[placement.device], model, options)
         runner.load()
         tables = runner.upload_tables()
-        layers.extend(LayerUnit(i, runner, tables) for i in placement.layers)
+        tiles = TileRunner(runner.backend, runner.shapes.values(), options)
+        tiles.load()
+        layers.extend(LayerUnit(i, runner, tables, tiles, resident=i in placement.resident) for i in placement.layers)
     head_runner = HeadRunner(devices[placements[-1].device], model, options)
     head_runner.load()
     place = HeadPlace(head_runner)

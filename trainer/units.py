@@ -15,6 +15,7 @@ from torch import Tensor
 from trainer.device.base import Buffer, DeviceBackend
 from trainer.model.head import HeadGrads, HeadRunner, HeadWeights
 from trainer.model.layer import LayerRunner, Tables
+from trainer.model.tiles import TileRunner
 from trainer.optim.base import Parameter, Piece
 from trainer.weights import EMBEDDING, HEAD, NORM, layer_prefix
 
@@ -23,9 +24,11 @@ TABLE_ROWS = 16_384
 
 
 class LayerUnit:
-    """One decoder layer on its device."""
+    """One decoder layer on its device. `resident`: whether its matrices' optimizer state is there too."""
 
-    def __init__(self, index: int, runner: LayerRunner, tables: Tables) -> None:
+    def __init__(
+        self, index: int, runner: LayerRunner, tables: Tables, tiles: TileRunner, *, resident: bool = False
+    ) -> None:
         self.prefix = layer_prefix(index)
         self.name = self.prefix.rstrip(".")
         self.parameters = tuple(Parameter(name, shape) for name, shape in runner.shapes.items())
@@ -33,6 +36,8 @@ class LayerUnit:
         self._shapes = runner.shapes
         self._runner = runner
         self._tables = tables
+        self._tiles = tiles
+        self.resident = resident
         self._dtype: torch.dtype = getattr(torch, runner.options.dtype)
         self._weights: dict[str, Buffer] = {}
         self._gradients: dict[str, Buffer] = {}
@@ -57,15 +62,19 @@ class LayerUnit:
     def pieces(self, gradients: dict[str, Buffer]) -> Iterator[tuple[str, Piece]]:
         for parameter in self.parameters:
             total = gradients.pop(parameter.name)
-            host = self.backend.download(total)
-            self.backend.free(total)
-            yield parameter.name, host.to(self._dtype).flatten()
+            if parameter.decays:
+                for tile in self._tiles.cut(total):
+                    yield parameter.name, tile
+            else:
+                host = self.backend.download(total)
+                self.backend.free(total)
+                yield parameter.name, host.to(self._dtype).flatten()
 
     def install(self, name: str, weight: Tensor) -> None:
         self._replace(name, self.backend.upload(weight.view(self._shapes[name]), self.prefix + name))
 
     def install_tiles(self, name: str, tiles: Sequence[Buffer]) -> None:
-        raise AssertionError("tiles")
+        self._replace(name, self._tiles.join(self._shapes[name], tiles))
 
     def _replace(self, name: str, buffer: Buffer) -> None:
         old = self._weights.get(name)

@@ -61,7 +61,10 @@ def graph(elements: int, dtype: str) -> Graph:
 
 def catalog(table: TensorTable, config: Mapping[str, Any] | None, options: CatalogOptions) -> Listing:
     """Entry point `adamw`. Needs no config: the table has every weight's shape."""
-    weights = _weights(table)
+    weights: dict[tuple[str, int], int] = {}
+    for (short, shape), count in decoder_matrices(table).items():
+        place = short, shape[0] * shape[1]
+        weights[place] = weights.get(place, 0) + count
     calls = {(short, elements): tiles(elements, options.tile_elements) for short, elements in weights}
     sizes = sorted({size for cut in calls.values() for size in cut}, reverse=True)
     return Listing(
@@ -74,12 +77,12 @@ def catalog(table: TensorTable, config: Mapping[str, Any] | None, options: Catal
     )
 
 
-def _weights(table: TensorTable) -> dict[tuple[str, int], int]:
-    """How many layers have a 2-D weight, by its name within the layer and its element count."""
-    found: dict[tuple[str, int], int] = {}
+def decoder_matrices(table: TensorTable) -> dict[tuple[str, tuple[int, ...]], int]:
+    """How many layers have a 2-D weight, by its name within the layer and its shape."""
+    found: dict[tuple[str, tuple[int, ...]], int] = {}
     for tensor in table:
         match = _LAYER.search(tensor.name)
         if match and len(tensor.shape) == 2 and tensor.elements:
-            place = tensor.name[match.end() :], tensor.elements
+            place = tensor.name[match.end() :], tensor.shape
             found[place] = found.get(place, 0) + 1
     return found

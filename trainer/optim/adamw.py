@@ -18,6 +18,7 @@ from trainer.config import RunConfig
 from trainer.device.base import DeviceBackend
 from trainer.optim.base import AdamState, Gradients, ResidentUnit, Unit, UpdateReport
 from trainer.optim.clip import clip_factor, global_norm
+from trainer.optim.kernel import kernels
 from trainer.optim.offload import HostParameter, HostUpdate
 from trainer.optim.resident import ResidentDevice, ResidentParameter, ResidentUpdate
 from trainer.optim.scalars import AdamSettings, StepScalars
@@ -47,6 +48,7 @@ class AdamW:
         self._dtype = dtype
         self._tile_elements = tile_elements
         self._clip_norm = clip_norm
+        kernels()  # so that the host's code is made before the first step
         self._workers = Workers(workers)
         self._parameters: dict[str, dict[str, HostParameter | ResidentParameter]] = {}
         self._devices: dict[int, ResidentDevice] = {}

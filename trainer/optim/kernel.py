@@ -10,6 +10,7 @@ code would be something that others can write and we execute.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
@@ -43,9 +44,17 @@ class Kernels:
     engine: Any
 
 
-@cache
 def kernels() -> Kernels:
-    """The compiled loops. llvmlite is imported here, when there is something to update."""
+    """The compiled loops, the same ones for every caller. llvmlite is imported when they are first asked for."""
+    with _compiling:  # LLVM crashes when two threads compile, and `cache` would let them
+        return _compiled()
+
+
+_compiling = threading.Lock()
+
+
+@cache
+def _compiled() -> Kernels:
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
