@@ -44,13 +44,13 @@ class Kernels:
     engine: Any
 
 
+_compiling = threading.Lock()
+
+
 def kernels() -> Kernels:
     """The compiled loops, the same ones for every caller. llvmlite is imported when they are first asked for."""
     with _compiling:  # LLVM crashes when two threads compile, and `cache` would let them
         return _compiled()
-
-
-_compiling = threading.Lock()
 
 
 @cache

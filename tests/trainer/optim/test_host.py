@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import llvmlite.binding as llvm
@@ -147,6 +149,22 @@ def test_threads_on_parts_of_one_state() -> None:
         list(pool.map(update, range(0, 10_000, 1001)))
     assert torch.equal(weight, parts)
     assert torch.equal(expected.master, state.master)
+
+
+def test_threads_that_ask_for_the_kernels_first() -> None:
+    """In a process of its own: LLVM would crash it."""
+    code = """
+import threading
+from trainer.optim.kernel import kernels
+found = []
+threads = [threading.Thread(target=lambda: found.append(kernels())) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert len(found) == 8 and len(set(map(id, found))) == 1
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
