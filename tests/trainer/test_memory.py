@@ -14,16 +14,15 @@ from trainer.placement import place
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("accum", [1, 3])
 @pytest.mark.parametrize(
-    "sizes",
+    ("kind", "sizes"),
     [
-        {},
-        {"dtype": "bfloat16", "seq": 96},
-        {"vocab_size": 20_000, "seq": 64},
-        {"hidden_size": 128, "head_dim": 32, "intermediate_size": 300},
+        (QWEN2, {}),
+        (LLAMA, {"dtype": "bfloat16", "seq": 96}),
+        (QWEN2, {"vocab_size": 20_000, "seq": 64}),
+        (LLAMA, {"hidden_size": 128, "head_dim": 32, "intermediate_size": 300}),
     ],
     ids=["tiny", "long", "vocabulary", "wide"],
 )
-@pytest.mark.parametrize("kind", [LLAMA, QWEN2], ids=["llama", "qwen2"])
 def test_the_plan_is_the_most_that_a_run_holds(kind, sizes, accum, devices, data, tmp_path):
     run = {name: value for name, value in sizes.items() if name in ("dtype", "seq")}
     json = kind | {name: value for name, value in sizes.items() if name not in run}
