@@ -15,8 +15,9 @@ import pytest
 from graphcache.store.files import TEMPORARY
 from tests.support.fork_server import fork_server
 from tests.trainer.runs import losses, records
+from tests.trainer.test_report import FIELDS
 from tests.trainer.test_run import assert_same_state
-from trainer.__main__ import main
+from trainer.__main__ import main, run_command
 from trainer.checkpoint.folder import newest
 
 TRAINER = [sys.executable, "-m", "trainer"]
@@ -59,6 +60,13 @@ def test_help_names_every_setting(capsys):
     assert main(["run", "--help"]) == 0
     shown = capsys.readouterr().out
     assert all(flag in shown for flag in ("--resident-layers", "--update-workers", "--clip-norm", "--eager-layers"))
+
+
+def test_every_setting_and_every_field_of_a_step_is_documented():
+    text = Path("docs/trainer.md").read_text()
+    flags = {option for parameter in run_command.params for option in parameter.opts}
+    assert sorted(flag for flag in flags if f"{flag}" not in text) == []
+    assert sorted(field for field in FIELDS if f"`{field}`" not in text) == []
 
 
 def test_errors_are_json_on_request(tmp_path, capsys):
