@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from graphcache.program import Exported
 
 # Names and values that a graph's settings may have; `default` is the compiler's own choice and the same as none.
-SETTINGS: Mapping[str, tuple[str, ...]] = {"tactic": ("default", "compute-bound", "io-bound")}
+#   tactic:        what kind of graph the compiler chooses its ways of computing for
+#   unique-shapes: how many tensor layouts it tries for each operator; fewer compile sooner
+SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "tactic": ("default", "compute-bound", "io-bound"),
+    "unique-shapes": ("default", "1", "2", "4", "8", "16"),
+}
 
 # PEs that the vendor can use as one device; a card has 8.
 FUSIONS = (1, 2, 4, 8, 16, 32)

@@ -22,6 +22,7 @@ from graphcache.toolchain.base import Compiled, CompileError, check_settings
 # `PreLower_O317_cost_16758_hidable_false_rank_1.log`: a way to compute operator 317 and its cost; the unit looks like
 # nanoseconds.
 _COST = re.compile(r"_(O\d+)_cost_(\d+)(?:\D|$)")
+_NO_COST = 1 << 63
 
 
 class FuriosaCompiler:
@@ -71,14 +72,19 @@ def estimate_ns(summary: Path) -> int | None:
         if found:
             operator, cost = found[1], int(found[2])
             cheapest[operator] = min(cost, cheapest.get(operator, cost))
-    return sum(cheapest.values()) if cheapest else None
+    # The compiler writes a cost near 2^64 for an operator that it has no estimate of.
+    return sum(cheapest.values()) if cheapest and max(cheapest.values()) < _NO_COST else None
 
 
 def _config(settings: Mapping[str, str]) -> Any:
     check_settings(settings)
     layout = vendor.layout()
     hint = dict(layout.tactics)[settings.get("tactic", "default")]
-    return vendor.resolve(layout.config)(tactic_hint=getattr(vendor.resolve(layout.hints), hint))
+    shapes = settings.get("unique-shapes", "default")
+    return vendor.resolve(layout.config)(
+        tactic_hint=getattr(vendor.resolve(layout.hints), hint),
+        max_num_unique_shapes=None if shapes == "default" else int(shapes),
+    )
 
 
 def _prepare(module: Any) -> Any:

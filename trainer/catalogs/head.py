@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from graphcache.catalog import CatalogOptions
 from graphcache.errors import UsageError
 from graphcache.graph import Graph, Listing, TensorSpec, Use
+from trainer.catalogs.layer import PRODUCTS, ROWWISE
 from trainer.model.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 MODULE = "trainer.graphs.head"
 FLOAT = "float32"
-SETTINGS = {"tactic": "compute-bound"}
 # A chunk has at most this many rows of the vocabulary: docs/results/graphs.md has compile times by size.
 CHUNK_ROWS = 16_384
 # A vocabulary whose divisors are all far from that (a prime one) is a single chunk rather than thousands.
@@ -42,24 +42,31 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
     def wide(name: str, *shape: int) -> TensorSpec:
         return TensorSpec(name, FLOAT, shape)
 
-    def graph(name: str, *args: TensorSpec, module: str = MODULE, **constants: Any) -> Graph:
+    def graph(
+        name: str, *args: TensorSpec, settings: Mapping[str, str], module: str = MODULE, **constants: Any
+    ) -> Graph:
         function = "norm_backward" if name == "final_norm_backward" else name
-        return Graph(f"head.{name}", "head", f"{module}:{function}", args, constants, SETTINGS)
+        return Graph(f"head.{name}", "head", f"{module}:{function}", args, constants, settings)
 
     x, norm, weight = policy("x", tokens, hidden), policy("norm", hidden), policy("weight", rows, hidden)
     dhidden = wide("dhidden", tokens, hidden)
     logits = policy("logits", tokens, rows)
     per_token = wide("log_sum_exp", tokens), wide("coefficient", tokens)
     return {
-        "final_norm": graph("final_norm", x, norm, eps=config.eps),
-        "chunk_forward": graph("chunk_forward", x, weight),
-        "chunk_backward": graph("chunk_backward", dhidden, wide("total", rows, hidden), logits, *per_token, x, weight),
+        "final_norm": graph("final_norm", x, norm, settings=ROWWISE, eps=config.eps),
+        "chunk_forward": graph("chunk_forward", x, weight, settings=PRODUCTS),
+        "chunk_backward": graph(
+            "chunk_backward",
+            *(dhidden, wide("total", rows, hidden), logits, *per_token, x, weight),
+            settings=PRODUCTS,
+        ),
         "final_norm_backward": graph(
             "final_norm_backward",
             wide("total", hidden),
             dhidden,
             x,
             norm,
+            settings=ROWWISE,
             module="trainer.graphs.layer",
             eps=config.eps,
         ),

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 MODULE = "trainer.graphs.layer"
 FLOAT = "float32"
-# The fastest of the vendor's tactic hints on every part, with estimates no worse: docs/results/graphs.md.
-SETTINGS = {"tactic": "compute-bound"}
+# Compiler settings by measurement (docs/compiler-workarounds.md). Products compile four to nine times sooner with the
+# hint for compute-bound graphs, and twice as soon again when fewer layouts are tried; norms only with the default hint.
+PRODUCTS = {"tactic": "compute-bound", "unique-shapes": "4"}
+ROTATION = {"tactic": "compute-bound"}
+ROWWISE: Mapping[str, str] = {}
 
 # Parts of the step, in the order of their first call, and how often a micro-batch calls each in one layer.
 CALLS = {
@@ -90,7 +93,7 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
             *(biases if config.qkv_bias else ()),
             constants=eps | {"head_dim": dim},
         ),
-        "rotate": graph("rotate", q, k, *tables),
+        "rotate": graph("rotate", q, k, *tables, settings=ROTATION),
         "attention": graph("attention", q, k, v, wide("mask", sequence, sequence), constants=shared),
         "attention_out": graph("linear_residual", attended, out_weight, x),
         "norm_gate_up": graph("norm_gate_up", x, norm, gate_weight, up_weight, constants=eps),
@@ -99,7 +102,7 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
         "down_grad": weight_grad(hidden, mlp),
         "gate_up_input_grad": graph("input_grad_2", gate, gate_weight, up, up_weight),
         "gate_grad": weight_grad(mlp, hidden),
-        "norm_backward": graph("norm_backward", wide("total", hidden), x, x, norm, x, constants=eps),
+        "norm_backward": graph("norm_backward", wide("total", hidden), x, x, norm, x, constants=eps, settings=ROWWISE),
         "out_input_grad": graph("input_grad", x, out_weight),
         "out_grad": weight_grad(hidden, q_width),
         "attention_backward": graph("attention_backward", attended, q, k, v, probabilities, constants=shared),
@@ -119,9 +122,15 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
     return found
 
 
-def graph(function: str, *args: TensorSpec, constants: Mapping[str, Any] | None = None, label: str = "") -> Graph:
+def graph(
+    function: str,
+    *args: TensorSpec,
+    constants: Mapping[str, Any] | None = None,
+    settings: Mapping[str, str] = PRODUCTS,
+    label: str = "",
+) -> Graph:
     """A graph of trainer.graphs.layer; `label` where the function's name alone would not be unique."""
-    return Graph(f"layer.{label or function}", "layer", f"{MODULE}:{function}", args, constants or {}, SETTINGS)
+    return Graph(f"layer.{label or function}", "layer", f"{MODULE}:{function}", args, constants or {}, settings)
 
 
 def catalog(table: TensorTable, config: Mapping[str, Any] | None, options: CatalogOptions) -> Listing:
