@@ -29,7 +29,10 @@ from trainer.device.guard import Guard
 from trainer.device.guarded import GuardedBackend
 
 UPLOADERS = 4
-UPLOADED_ELEMENTS = 1 << 16  # 256 KiB of float32: a copy long enough to run beside others
+UPLOADED_ELEMENTS = 1 << 14  # 64 KiB of float32
+# Uploads wait for calls beyond this, or a machine of two cores would do twenty of them for each call.
+UPLOADS_A_CALL = 2
+PAUSE_SECS = 0.0002
 GRAPH = double_graph(1024)
 
 
@@ -87,6 +90,9 @@ class Race:
     def _upload(self, number: int) -> None:
         host = torch.randn(UPLOADED_ELEMENTS, generator=torch.Generator().manual_seed(number))
         while not self._stop.is_set():
+            if sum(self._uploads) > UPLOADS_A_CALL * self.outcome.calls + 100:
+                time.sleep(PAUSE_SECS)
+                continue
             buffer = self.backend.upload(host, f"weight of thread {number}")
             self._compare(self.backend.download(buffer), host, buffer.spec.name)
             self.backend.free(buffer)
