@@ -70,6 +70,9 @@ class LayerUnit:
                 self.backend.free(total)
                 yield parameter.name, host.to(self._dtype).flatten()
 
+    def host_weight(self, name: str) -> None:
+        """None: the device has the only copy."""
+
     def install(self, name: str, weight: Tensor) -> None:
         self._replace(name, self.backend.upload(weight.view(self._shapes[name]), self.prefix + name))
 
@@ -128,6 +131,9 @@ class NormUnit:
         self.backend.free(gradients)
         yield NORM, host.to(self._dtype)
 
+    def host_weight(self, name: str) -> None:
+        """None: the device has the only copy."""
+
     def install(self, name: str, weight: Tensor) -> None:
         if self._place.norm is not None:
             self.drop_weights()
@@ -169,6 +175,10 @@ class HeadUnit:
     def pieces(self, gradients: HeadGrads) -> Iterator[tuple[str, Piece]]:
         for piece in self._place.runner.table_grad(gradients):
             yield self._weight, piece
+
+    def host_weight(self, name: str) -> Tensor:
+        assert self._place.table is not None
+        return self._place.table.view(-1)
 
     def install(self, name: str, weight: Tensor) -> None:
         self.drop_weights()
@@ -213,6 +223,9 @@ class EmbeddingUnit:
             mine = (tokens >= begin) & (tokens < begin + TABLE_ROWS)
             total.index_add_(0, tokens[mine] - begin, values[mine])
             yield EMBEDDING, total.to(self._dtype).flatten()
+
+    def host_weight(self, name: str) -> Tensor:
+        return self._table.view(-1)
 
     def install(self, name: str, weight: Tensor) -> None:
         self._table = weight.view(self.parameters[0].shape)

@@ -77,10 +77,13 @@ class Unit(Protocol):
         caller's to free.
         """
 
-    def install(self, name: str, weight: Tensor) -> None:
-        """Make `weight` (the policy's dtype, flat, on the host) what the next forward pass uses; takes it over.
+    def host_weight(self, name: str) -> Tensor | None:
+        """The unit's own copy of a weight on the host, flat, for the update to write into; None when it keeps none."""
 
-        Complete on return; any thread.
+    def install(self, name: str, weight: Tensor) -> None:
+        """Make `weight` (the policy's dtype, flat, on the host) what the next forward pass uses.
+
+        A unit that keeps weights on the host keeps this tensor; another one copies it. Complete on return; any thread.
         """
 
 

@@ -30,6 +30,7 @@ class FakeUnit:
         self.name = name
         self.backend = backend
         self.resident = resident
+        self.keeps_weights = False
         self.parameters = tuple(Parameter(n, s) for n, s in SHAPES.items())
         self.weights: dict[str, Tensor] = {}
         self.log: list[str] = []
@@ -50,9 +51,12 @@ class FakeUnit:
             else:
                 yield parameter.name, total.to(self._dtype).flatten()
 
+    def host_weight(self, name: str) -> Tensor | None:
+        return self.weights.get(name) if self.keeps_weights else None
+
     def install(self, name: str, weight: Tensor) -> None:
         self.log.append(f"install {name}")
-        self.weights[name] = weight
+        self.weights[name] = weight if self.keeps_weights else weight.clone()
 
     def install_tiles(self, name: str, tiles: Sequence[Buffer]) -> None:
         self.log.append(f"install {name}")

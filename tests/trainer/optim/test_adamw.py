@@ -284,3 +284,28 @@ def test_updates_run_while_the_main_thread_goes_on(monkeypatch: pytest.MonkeyPat
     assert report.busy_secs > 0
     assert report.grad_norm is None
     optimizer.close()
+
+
+def test_a_unit_that_keeps_its_weights_has_them_written_in_place() -> None:
+    units = [FakeUnit(f"layers.{i}", CpuBackend()) for i in range(2)]
+    units[1].keeps_weights = True
+    for name, state in fresh_states(1).items():
+        units[1].weights[name] = state.master.bfloat16()
+    kept = dict(units[1].weights)
+    optimizer = open_adamw(units)
+    run_steps(optimizer, units, 3)
+    for name, state in optimizer.state(units[1]).items():
+        assert units[1].weights[name] is kept[name]
+        assert torch.equal(kept[name], state.master.bfloat16())
+    optimizer.close()
+
+
+def test_memory_for_weights_is_used_again() -> None:
+    unit = FakeUnit("layers.0", CpuBackend())
+    optimizer = open_adamw([unit], workers=1)
+    run_steps(optimizer, [unit], 5)
+    free = optimizer._staging._free
+    assert {elements: len(tensors) for elements, tensors in free.items()} == {
+        math.prod(shape): 1 for shape in SHAPES.values()
+    }
+    optimizer.close()
