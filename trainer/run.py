@@ -11,6 +11,7 @@ import torch
 
 from graphcache.cpus import available_cpus
 from trainer.config import RunConfig
+from trainer.heap import give_back_free_memory, use_one_arena
 from trainer.numerics import deterministic
 from trainer.optim.adamw import open_optimizer
 from trainer.preflight import Findings, Ready
@@ -31,7 +32,9 @@ def run(config: RunConfig) -> dict[str, Any]:
     """
     folder = RunFolder(config.out)
     with StopRequest().installed() as stop, folder.held(), deterministic(available_cpus()):
+        use_one_arena()
         ready = Findings(config).ready()
+        give_back_free_memory()
         folder.write("config.json", config.as_json())
         folder.write("environment.json", environment(ready))
         folder.forget_steps_after(ready.done)
@@ -50,6 +53,7 @@ def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progres
         network = build_network(ready.checkpoint, config, ready.placements, devices)
         state_of = initial_state(ready.checkpoint) if ready.saved is None else saved_state(ready.saved)
         load_weights(network, optimizer, config.dtype, state_of)
+        give_back_free_memory()
         progress.say(f"loaded {ready.checkpoint.parameters:,} parameters")
         session = Session(
             config, ready.checkpoint, ready.corpus, network, optimizer, devices, folder, ready.done, ready.steps
