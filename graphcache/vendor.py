@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -53,6 +54,7 @@ class Layout:
     hints:             the enumeration of its tactic hints
     tactics:           our words for a tactic to plain names in `hints`
     cache_context:     chooses the folder of the vendor's own cache
+    does_without:      plain names of packages that it imports when they are there, at its own start, and does without
     call_with_list:    plain: whether a device module takes its arguments as one list
     compile_calls:     what a Python caller can reach a compile by: functions, and methods as `module:Class.method`
     cache_settings:    the module with `set_cache_config` and `CacheConfig(ensure=)`, which refuses a compile that the
@@ -75,6 +77,7 @@ class Layout:
     hints: str
     tactics: tuple[tuple[str, str], ...]
     cache_context: str
+    does_without: tuple[str, ...]
     call_with_list: bool
     compile_calls: tuple[str, ...]
     cache_settings: str
@@ -102,6 +105,8 @@ LAYOUTS = (
             ("io-bound", "ForLlmModelIOBound"),
         ),
         cache_context="furiosa.torch.config:cache_context",
+        # For `furiosa.torch.ext.transformers`, an extra of its own that nothing here uses.
+        does_without=("transformers",),
         call_with_list=False,
         compile_calls=(
             "furiosa.torch.compiler:compile",
@@ -142,6 +147,7 @@ LAYOUTS = (
             ("io-bound", "ForLlmModelDecode"),
         ),
         cache_context="furiosa.torch.config:cache_context",
+        does_without=(),
         call_with_list=True,
         compile_calls=(
             "furiosa.torch.compiler:compile",
@@ -192,7 +198,8 @@ def resolve(path: str) -> Any:
     try:
         # First, because 2026.2's native module finds torch's libraries only when they are loaded already.
         importlib.import_module("torch")
-        found = importlib.import_module(module)
+        with _hidden(layout().does_without):
+            found = importlib.import_module(module)
         return getattr(found, attribute) if attribute else found
     except (ImportError, AttributeError, OSError) as error:
         version = installed_version()
@@ -200,6 +207,19 @@ def resolve(path: str) -> Any:
             f"{DISTRIBUTION} {version} has no usable {path}: {error}",
             hint=f"it needs torch=={layout().torch}; install both again: pip install {DISTRIBUTION}=={version}",
         ) from error
+
+
+@contextmanager
+def _hidden(packages: Iterable[str]) -> Iterator[None]:
+    """Makes imports of `packages` fail for a while, unless they are loaded: transformers takes a quarter of a start."""
+    hidden = [name for name in packages if name not in sys.modules]
+    # None in sys.modules is Python's own way to say that a module is not to be found.
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 class VendorError(RuntimeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 import subprocess
@@ -196,3 +197,12 @@ def test_identity_imports_no_torch() -> None:
     script = "import sys, graphcache.toolchain.base, graphcache.runtime.identity; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_hidden_package_is_not_found_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    with vendor._hidden(["colorsys", "json"]):
+        with pytest.raises(ImportError):
+            importlib.import_module("colorsys")
+        assert importlib.import_module("json") is sys.modules["json"], "it was loaded already"
+    assert importlib.import_module("colorsys").rgb_to_hsv(1, 1, 1)[2] == 1
