@@ -89,7 +89,8 @@ def test_every_truncation_and_what_follows_the_end_is_found():
         b'{"__metadata__": 1}',
         b'{"__metadata__": {"graphcache": "[]"}}',
         b'{"__metadata__": {"graphcache": "{\\"format\\": \\"graphcache-artifact-2\\"}"}}',
-        b'{"__metadata__": {"graphcache": "{\\"format\\": \\"graphcache-artifact-1\\"}"}, "dfg": {"data_offsets": 1e400}}',
+        b'{"__metadata__": {"graphcache": "{\\"format\\": \\"graphcache-artifact-1\\"}"}, '
+        b'"dfg": {"data_offsets": 1e400}}',
         b"\xff\xfe",
     ],
 )
