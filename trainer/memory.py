@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphcache.graph import ITEM_BYTES
-from trainer.catalogs.head import chunk_count
+from trainer.catalogs.head import Chunks
 from trainer.config import RunConfig
 from trainer.model.config import ModelConfig
 from trainer.model.layer import parameter_shapes
@@ -82,7 +82,7 @@ def _device_plan(
     shapes = parameter_shapes(model)
     layer = _elements(shapes.values())
     tokens = config.micro_batch * config.seq
-    head = model.hidden * (model.vocab + 1) if has_head else 0
+    head = model.hidden * (_rows(model) + 1) if has_head else 0
     zeros = _elements(set(shapes.values())) + (_chunk(model) + model.hidden if has_head else 0)
     rotary = 3 * tokens * (model.q_width + model.kv_width)
     gradients, working = max(_moments(model, config, layers, head), key=sum)
@@ -125,15 +125,21 @@ def _layer_working(model: ModelConfig, config: RunConfig) -> int:
 
 
 def _head_working(model: ModelConfig, config: RunConfig) -> int:
-    """All logits, the hidden state and its gradients, and a chunk's accumulator that is replaced by a new one."""
+    """All logits, a chunk's gradient of them, the hidden state and its gradients, and a chunk's old accumulator."""
     tokens, item = config.micro_batch * config.seq, ITEM_BYTES[config.dtype]
     hidden = tokens * model.hidden * (3 * item + 2 * FLOAT_BYTES)
-    return tokens * model.vocab * item + hidden + _chunk(model) * FLOAT_BYTES + tokens * 4 * FLOAT_BYTES
+    logits = tokens * (_rows(model) + Chunks.of(model.vocab).rows) * item
+    return logits + hidden + _chunk(model) * FLOAT_BYTES + tokens * 4 * FLOAT_BYTES
+
+
+def _rows(model: ModelConfig) -> int:
+    """Rows of the head's chunks, padding included."""
+    return model.vocab + Chunks.of(model.vocab).padding
 
 
 def _chunk(model: ModelConfig) -> int:
     """Elements of the head's table in one chunk."""
-    return model.vocab // chunk_count(model.vocab) * model.hidden
+    return Chunks.of(model.vocab).rows * model.hidden
 
 
 def _elements(shapes: Iterable[tuple[int, ...]]) -> int:

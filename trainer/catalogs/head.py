@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from graphcache.catalog import CatalogOptions
@@ -16,25 +17,34 @@ if TYPE_CHECKING:
 
 MODULE = "trainer.graphs.head"
 FLOAT = "float32"
-# A chunk has at most this many rows of the vocabulary: docs/results/graphs.md has compile times by size.
+# A chunk has at most this many rows of the vocabulary. Powers of two are the quickest to compile and, by the compiler's
+# estimate, to run: 16,032 rows, an eighth of Llama 3's, cost nearly twice as much (docs/compiler-workarounds.md).
 CHUNK_ROWS = 16_384
-# A vocabulary whose divisors are all far from that (a prime one) is a single chunk rather than thousands.
-CHUNKS_AT_MOST = 64
+ROWS_MULTIPLE = 2_048
 
 
-def chunk_count(vocab: int) -> int:
-    """The fewest equal chunks of at most CHUNK_ROWS rows; 1 where no number up to CHUNKS_AT_MOST divides."""
-    fewest = -(-vocab // CHUNK_ROWS)
-    return next((n for n in range(fewest, CHUNKS_AT_MOST + 1) if vocab % n == 0), 1)
+@dataclass(frozen=True)
+class Chunks:
+    """The vocabulary as `count` chunks of `rows` each; the last one ends in `padding` rows that are no token's."""
+
+    count: int
+    rows: int
+    padding: int
+
+    @classmethod
+    def of(cls, vocab: int) -> Chunks:
+        """A vocabulary that fits into one chunk is one, unpadded."""
+        if vocab <= CHUNK_ROWS:
+            return cls(1, vocab, 0)
+        count = -(-vocab // CHUNK_ROWS)
+        rows = -(-vocab // (count * ROWS_MULTIPLE)) * ROWS_MULTIPLE
+        return cls(count, rows, count * rows - vocab)
 
 
 def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
     """Graph by part of the step: every chunk shares one set."""
-    tokens, hidden, rows = (
-        options.micro_batch * options.sequence,
-        config.hidden,
-        config.vocab // chunk_count(config.vocab),
-    )
+    tokens, hidden, chunks = options.micro_batch * options.sequence, config.hidden, Chunks.of(config.vocab)
+    rows = chunks.rows
 
     def policy(name: str, *shape: int) -> TensorSpec:
         return TensorSpec(name, options.dtype, shape)
@@ -42,32 +52,30 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
     def wide(name: str, *shape: int) -> TensorSpec:
         return TensorSpec(name, FLOAT, shape)
 
-    def graph(
-        name: str, *args: TensorSpec, settings: Mapping[str, str], module: str = MODULE, **constants: Any
-    ) -> Graph:
-        function = "norm_backward" if name == "final_norm_backward" else name
-        return Graph(f"head.{name}", "head", f"{module}:{function}", args, constants, settings)
+    def graph(name: str, *args: TensorSpec, settings: Mapping[str, str], function: str = "", **constants: Any) -> Graph:
+        return Graph(f"head.{name}", "head", function or f"{MODULE}:{name}", args, constants, settings)
 
     x, norm, weight = policy("x", tokens, hidden), policy("norm", hidden), policy("weight", rows, hidden)
-    dhidden = wide("dhidden", tokens, hidden)
-    logits = policy("logits", tokens, rows)
+    bias = (policy("bias", rows),) if chunks.padding else ()
+    dhidden, logits = wide("dhidden", tokens, hidden), policy("logits", tokens, rows)
     per_token = wide("log_sum_exp", tokens), wide("coefficient", tokens)
     return {
         "final_norm": graph("final_norm", x, norm, settings=ROWWISE, eps=config.eps),
-        "chunk_forward": graph("chunk_forward", x, weight, settings=PRODUCTS),
-        "chunk_backward": graph(
-            "chunk_backward",
-            *(dhidden, wide("total", rows, hidden), logits, *per_token, x, weight),
+        "chunk_forward": graph("chunk_forward", x, weight, *bias, settings=PRODUCTS),
+        "chunk_softmax_backward": graph(
+            "chunk_softmax_backward", dhidden, logits, *per_token, weight, settings=PRODUCTS
+        ),
+        "chunk_grad": graph(
+            "chunk_grad",
+            *(wide("total", rows, hidden), logits, x),
             settings=PRODUCTS,
+            function="trainer.graphs.layer:weight_grad",
         ),
         "final_norm_backward": graph(
             "final_norm_backward",
-            wide("total", hidden),
-            dhidden,
-            x,
-            norm,
+            *(wide("total", hidden), dhidden, x, norm),
             settings=ROWWISE,
-            module="trainer.graphs.layer",
+            function="trainer.graphs.layer:norm_backward",
             eps=config.eps,
         ),
     }
@@ -84,7 +92,7 @@ def catalog(table: TensorTable, config: Mapping[str, Any] | None, options: Catal
             hint="pass the model's folder, or --only adamw",
         )
     model = ModelConfig.from_json(config)
-    chunks = chunk_count(model.vocab)
+    chunks = Chunks.of(model.vocab).count
     found = parts(model, options)
     uses = (Use(g.name, "head", 1, chunks if part.startswith("chunk") else 1) for part, g in found.items())
     return Listing(tuple(found.values()), tuple(uses))

@@ -25,27 +25,32 @@ def final_norm(
 def chunk_forward(
     hidden: Tensor,  # [T, H] policy, after the final norm
     weight: Tensor,  # [C, H] policy
+    bias: Tensor
+    | None = None,  # [C] policy: 0 for a token's row, a large negative number for a row that pads the chunk
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Logits [T, C] policy; of these, the largest [T] and the sum of exp(logit - largest) [T], float32.
 
-    The logits stay on the device for `chunk_backward`: T * C items, where a second product costs H times that.
+    The logits stay on the device for `chunk_softmax_backward`: T * C items, where a second product costs H times that.
     """
     logits = hidden @ weight.t()
+    if bias is not None:
+        logits = logits + bias
     wide = logits.to(FLOAT)
     largest = wide.amax(-1)
     return logits, largest, torch.exp(wide - largest[:, None]).sum(-1)
 
 
-def chunk_backward(
+def chunk_softmax_backward(
     dhidden: Tensor,  # [T, H] float32: the chunks' sum so far
-    total: Tensor,  # [C, H] float32: the weight's gradient over the micro-batches so far
     logits: Tensor,  # [T, C] policy, of chunk_forward
     log_sum_exp: Tensor,  # [T] float32, over the whole vocabulary
     coefficient: Tensor,  # [T] float32: the loss's derivative by this token's log-sum-exp, 0 for a masked token
-    hidden: Tensor,  # [T, H] policy
     weight: Tensor,  # [C, H] policy
 ) -> tuple[Tensor, Tensor]:
-    """dhidden and total with this chunk's softmax part added; the target's part is the host's."""
+    """dhidden with this chunk's softmax part added, and that part's gradient of the logits [T, C] policy.
+
+    The target's part is the host's. A padding row's logit gives 0.
+    """
     probabilities = torch.exp(logits.to(FLOAT) - log_sum_exp[:, None])
     dlogits = (probabilities * coefficient[:, None]).to(logits.dtype)
-    return dhidden + (dlogits @ weight).to(FLOAT), total + (dlogits.t() @ hidden).to(FLOAT)
+    return dhidden + (dlogits @ weight).to(FLOAT), dlogits

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from graphcache.catalog import CatalogOptions
-from trainer.catalogs.head import chunk_count, parts
+from trainer.catalogs.head import Chunks, parts
 from trainer.device.base import Buffer, DeviceBackend
 from trainer.model.config import ModelConfig
 from trainer.model.layer import Graphs
+from trainer.model.rope import MASKED
 
 # The label of a token whose loss does not count, as in transformers.
 IGNORED = -100
@@ -53,8 +54,9 @@ class HeadRunner:
         self.backend = backend
         self.config = config
         self.options = options
-        self.chunks = chunk_count(config.vocab)
-        self.chunk_rows = config.vocab // self.chunks
+        self.chunks = Chunks.of(config.vocab)
+        self._dtype: torch.dtype = getattr(torch, options.dtype)
+        self._biases: tuple[Buffer, ...] = ()
         self._graphs = Graphs(backend, parts(config, options))
 
     def load(self) -> None:
@@ -66,9 +68,14 @@ class HeadRunner:
         return HeadWeights(self.backend.upload(norm, "norm.weight"), self.upload_chunks(table), table)
 
     def upload_chunks(self, table: Tensor) -> tuple[Buffer, ...]:
-        """The table's rows in equal chunks."""
-        starts = range(0, self.config.vocab, self.chunk_rows)
-        return tuple(self.backend.upload(table[i : i + self.chunk_rows], f"head rows from {i}") for i in starts)
+        """The table's rows in equal chunks, the last one filled up with zeros."""
+        rows, chunks = self.chunks.rows, []
+        for start in range(0, self.config.vocab, rows):
+            chunk = table[start : start + rows]
+            if len(chunk) < rows:
+                chunk = torch.cat((chunk, chunk.new_zeros(rows - len(chunk), self.config.hidden)))
+            chunks.append(self.backend.upload(chunk, f"head rows from {start}"))
+        return tuple(chunks)
 
     def loss_and_backward(
         self, weights: HeadWeights, x: Buffer, labels: Tensor, grads: HeadGrads, scale: float
@@ -104,12 +111,24 @@ class HeadRunner:
     def _forward_chunks(self, weights: HeadWeights, hidden: Buffer) -> tuple[list[Buffer], Tensor]:
         """Each chunk's logits on the device, and the log-sum-exp over the vocabulary [T] float32 on the host."""
         logits, parts_ = [], []
-        for chunk in weights.chunks:
-            chunk_logits, largest, total = self._graphs.call("chunk_forward", hidden, chunk)
+        for chunk, bias in zip(weights.chunks, self._chunk_biases(), strict=True):
+            chunk_logits, largest, total = self._graphs.call("chunk_forward", hidden, chunk, *bias)
             logits.append(chunk_logits)
             parts_.append(self.backend.download(largest) + self.backend.download(total).log())
             self.backend.free(largest, total)
         return logits, torch.logsumexp(torch.stack(parts_), 0)
+
+    def _chunk_biases(self) -> list[tuple[Buffer, ...]]:
+        """What `chunk_forward` takes beside each chunk: nothing, or [C] policy that keeps padding out."""
+        if not self.chunks.padding:
+            return [()] * self.chunks.count
+        if not self._biases:
+            last = torch.zeros(self.chunks.rows, dtype=self._dtype)
+            whole = self.backend.upload(last, "bias of whole chunks")
+            last[-self.chunks.padding :] = MASKED
+            self._biases = whole, self.backend.upload(last, "bias of the last chunk")
+        whole, last_one = self._biases
+        return [*[(whole,)] * (self.chunks.count - 1), (last_one,)]
 
     def _backward_chunks(
         self,
@@ -122,36 +141,36 @@ class HeadRunner:
         grads: HeadGrads,
     ) -> Buffer:
         """Gradient of the normed hidden state [T, H] float32. Frees the logits as it goes."""
-        upload, free = self.backend.upload, self.backend.free
+        upload, free, call = self.backend.upload, self.backend.free, self._graphs.call
         per_token = upload(log_sum_exp, "log-sum-exp"), upload(coefficient.float(), "loss coefficient")
         dhidden = upload(dhidden_host, "targets' gradient")
-        totals = grads.chunks or [self._graphs.zeros((self.chunk_rows, self.config.hidden))] * self.chunks
-        new_totals = []
+        totals: list[Buffer | None] = [*grads.chunks] or [None] * self.chunks.count
+        grads.chunks = []
         for chunk, chunk_logits, total in zip(weights.chunks, logits, totals, strict=True):
-            args = dhidden, total, chunk_logits, *per_token, hidden, chunk
-            new_dhidden, new_total = self._graphs.call("chunk_backward", *args)
-            free(dhidden, chunk_logits, *((total,) if grads.chunks else ()))
-            dhidden = new_dhidden
-            new_totals.append(new_total)
-        grads.chunks = new_totals
+            old = dhidden
+            dhidden, dlogits = call("chunk_softmax_backward", old, chunk_logits, *per_token, chunk)
+            free(old, chunk_logits)
+            start = total or self._graphs.zeros((self.chunks.rows, self.config.hidden))
+            grads.chunks += call("chunk_grad", start, dlogits, hidden)
+            free(dlogits, *(() if total is None else (total,)))
         free(*per_token)
         return dhidden
 
     def table_grad(self, grads: HeadGrads) -> Iterator[Tensor]:
-        """The table's gradient on the host, a chunk of rows at a time, flat [C * H] in the policy's dtype.
+        """The table's gradient on the host, a chunk of rows at a time, flat, in the policy's dtype, without padding.
 
         The targets' rows are added in float32 before the one rounding. Uses the chunks' accumulators up.
         """
-        dtype: torch.dtype = getattr(torch, self.options.dtype)
         numbers = torch.cat([n for n, _ in grads.rows])
         values = torch.cat([v for _, v in grads.rows])
         chunks, grads.chunks, grads.rows = grads.chunks, [], []
         for i, chunk in enumerate(chunks):
             total = self.backend.download(chunk)
             self.backend.free(chunk)
-            mine = numbers // self.chunk_rows == i
-            total.index_add_(0, numbers[mine] - i * self.chunk_rows, values[mine])
-            yield total.to(dtype).flatten()
+            start = i * self.chunks.rows
+            mine = numbers // self.chunks.rows == i
+            total.index_add_(0, numbers[mine] - start, values[mine])
+            yield total[: self.config.vocab - start].to(self._dtype).flatten()
 
 
 def _target_pull(losses: Tensor, scale: float, dtype: torch.dtype) -> Tensor:

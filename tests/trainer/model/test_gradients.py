@@ -9,6 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from graphcache.catalog import CatalogOptions
 from tests.trainer.model.fake_backend import FakeBackend
 from tests.trainer.model.whole import loss_and_gradients
+from trainer.catalogs import head
 
 SIZES = {
     "vocab_size": 96,
@@ -86,3 +87,27 @@ def test_loss_and_every_gradient(name: str) -> None:
     assert gradients.keys() == expected.keys()
     errors = {n: ((gradients[n] - g).norm() / g.norm()).item() for n, g in expected.items()}
     assert max(errors.values()) < 1e-5, errors
+
+
+def test_padded_chunks_of_the_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two chunks of 60 rows for 96 tokens: the 24 rows of padding change no loss and no gradient."""
+    monkeypatch.setattr(head, "CHUNK_ROWS", 50)
+    monkeypatch.setattr(head, "ROWS_MULTIPLE", 20)
+    assert head.Chunks.of(96) == head.Chunks(count=2, rows=60, padding=24)
+    test_loss_and_every_gradient("llama")
+
+
+@pytest.mark.parametrize(
+    ("vocab", "chunks"),
+    [
+        (49152, head.Chunks(3, 16384, 0)),
+        (128256, head.Chunks(8, 16384, 2816)),
+        (151936, head.Chunks(10, 16384, 11904)),
+        (32003, head.Chunks(2, 16384, 765)),
+        (20000, head.Chunks(2, 10240, 480)),
+        (512, head.Chunks(1, 512, 0)),
+    ],
+)
+def test_chunks(vocab: int, chunks: head.Chunks) -> None:
+    assert head.Chunks.of(vocab) == chunks
+    assert chunks.count * chunks.rows - chunks.padding == vocab
