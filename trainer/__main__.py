@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -114,6 +115,10 @@ def check_command(as_json: bool, betas: tuple[float, float], **settings: Any) ->
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     args = sys.argv[1:] if args is None else args
+    for stream in (sys.stdout, sys.stderr):
+        # A file name that the terminal cannot show is escaped and ends nothing.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     # All are read when torch is loaded. Its threads would spin at every barrier, on cores that the update workers
     # need: a step of a tiny model took 3 s instead of 0.05 s on two busy cores. And the vendor's half is loaded by the
     # devices that need it, not by torch.

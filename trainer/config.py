@@ -15,6 +15,8 @@ from graphcache.errors import UsageError
 SCHEDULES = ("constant", "linear", "cosine")
 DTYPES = ("bfloat16", "float32")
 FUSIONS = (1, 2, 4, 8, 16, 32)
+# Of float32: cards flush what is smaller to zero.
+SMALLEST_NORMAL = 2.0**-126
 
 # What may differ between a run and its continuation: where things are, and what changes no arithmetic.
 FREE_ON_RESUME = frozenset(
@@ -83,7 +85,7 @@ class RunConfig:
                 self._at_least(name, 1)
         self._range("lr", 0.0, 1.0)
         self._range("weight_decay", 0.0, 1.0)
-        self._range("eps", 0.0, 1.0, open_low=True)
+        self._range("eps", SMALLEST_NORMAL, 1.0)
         self._range("beta1", 0.0, 1.0, open_high=True)
         self._range("beta2", 0.0, 1.0, open_high=True)
         if self.clip_norm is not None:

@@ -27,6 +27,7 @@ BASE = {"model": Path("m"), "data": Path("d"), "out": Path("o")}
         ("lr", math.nan),
         ("lr", math.inf),
         ("eps", 0.0),
+        ("eps", 1e-40),
         ("beta1", 1.0),
         ("beta2", -0.1),
         ("weight_decay", -0.1),
