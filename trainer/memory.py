@@ -83,7 +83,7 @@ def _device_plan(
     layer = _elements(shapes.values())
     tokens = config.micro_batch * config.seq
     head = model.hidden * (_rows(model) + 1) if has_head else 0
-    zeros = _elements(set(shapes.values())) + (_chunk(model) + model.hidden if has_head else 0)
+    zeros = _elements({shape for shape in shapes.values() if len(shape) == 1})
     rotary = 3 * tokens * (model.q_width + model.kv_width)
     gradients, working = max(_moments(model, config, layers, head), key=sum)
     return DevicePlan(
@@ -109,7 +109,7 @@ def _moments(model: ModelConfig, config: RunConfig, layers: int, head: int) -> I
 
 
 def _layer_working(model: ModelConfig, config: RunConfig) -> int:
-    """Backward of a layer: recomputed activations, and an accumulator that is replaced by a new one.
+    """Backward of a layer: recomputed activations, a weight's gradient and its new accumulator.
 
     Or its resident update, which holds the gradients in both dtypes and a tile's new state.
     """
@@ -121,15 +121,15 @@ def _layer_working(model: ModelConfig, config: RunConfig) -> int:
     mlp = attention + tokens * (3 * model.hidden + 5 * model.intermediate)
     tile = min(config.catalog_options.tile_elements, largest)
     update = _elements(shapes.values()) * 2 * item + tile * (STATE_BYTES + item) if config.resident_layers else 0
-    return max(mlp * item + largest * FLOAT_BYTES, update)
+    return max(mlp * item + 2 * largest * FLOAT_BYTES, update)
 
 
 def _head_working(model: ModelConfig, config: RunConfig) -> int:
-    """All logits, a chunk's gradient of them, the hidden state and its gradients, and a chunk's old accumulator."""
+    """All logits, a chunk's gradient of them, the hidden state and its gradients, a chunk's gradient."""
     tokens, item = config.micro_batch * config.seq, ITEM_BYTES[config.dtype]
     hidden = tokens * model.hidden * (3 * item + 2 * FLOAT_BYTES)
     logits = tokens * (_rows(model) + Chunks.of(model.vocab).rows) * item
-    return logits + hidden + _chunk(model) * FLOAT_BYTES + tokens * 4 * FLOAT_BYTES
+    return logits + hidden + 2 * _chunk(model) * FLOAT_BYTES + tokens * 4 * FLOAT_BYTES
 
 
 def _rows(model: ModelConfig) -> int:

@@ -67,9 +67,15 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
         ),
         "chunk_grad": graph(
             "chunk_grad",
-            *(wide("total", rows, hidden), logits, x),
+            *(logits, x),
             settings=PRODUCTS,
             function="trainer.graphs.layer:weight_grad",
+        ),
+        "chunk_add": graph(
+            "chunk_add",
+            *(wide("total", rows, hidden), wide("grad", rows, hidden)),
+            settings=ROWWISE,
+            function="trainer.graphs.layer:add",
         ),
         "final_norm_backward": graph(
             "final_norm_backward",

@@ -25,7 +25,8 @@ PRODUCTS = {"tactic": "compute-bound", "unique-shapes": "4"}
 ROTATION = {"tactic": "compute-bound"}
 ROWWISE: Mapping[str, str] = {}
 
-# Parts of the step, in the order of their first call, and how often a micro-batch calls each in one layer.
+# Parts of the step, in the order of their first call, and how often a micro-batch calls each in one layer. The first
+# micro-batch of a step adds to nothing.
 CALLS = {
     "norm_qkv": 2,
     "rotate": 3,
@@ -35,15 +36,20 @@ CALLS = {
     "swiglu_down": 1,
     "swiglu_down_backward": 1,
     "down_grad": 1,
+    "down_add": 1,
     "gate_up_input_grad": 1,
     "gate_grad": 2,
+    "gate_add": 2,
     "norm_backward": 2,
     "out_input_grad": 1,
     "out_grad": 1,
+    "out_add": 1,
     "attention_backward": 1,
     "qkv_input_grad": 1,
     "q_grad": 1,
+    "q_add": 1,
     "kv_grad": 2,
+    "kv_add": 2,
     "bias_grads": 1,
 }
 
@@ -79,8 +85,13 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
     )
 
     def weight_grad(out: int, inner: int) -> Graph:
-        args = wide("total", out, inner), policy("dy", tokens, out), policy("x", tokens, inner)
-        return graph("weight_grad", *args, label=f"weight_grad[{out}x{inner}]")
+        return graph(
+            "weight_grad", policy("dy", tokens, out), policy("x", tokens, inner), label=f"weight_grad[{out}x{inner}]"
+        )
+
+    def add(out: int, inner: int) -> Graph:
+        args = wide("total", out, inner), wide("grad", out, inner)
+        return graph("add", *args, label=f"add[{out}x{inner}]", settings=ROWWISE)
 
     found = {
         "norm_qkv": graph(
@@ -100,15 +111,20 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
         "swiglu_down": graph("swiglu_down", gate, up, down_weight, x),
         "swiglu_down_backward": graph("swiglu_down_backward", x, gate, up, down_weight),
         "down_grad": weight_grad(hidden, mlp),
+        "down_add": add(hidden, mlp),
         "gate_up_input_grad": graph("input_grad_2", gate, gate_weight, up, up_weight),
         "gate_grad": weight_grad(mlp, hidden),
+        "gate_add": add(mlp, hidden),
         "norm_backward": graph("norm_backward", wide("total", hidden), x, x, norm, x, constants=eps, settings=ROWWISE),
         "out_input_grad": graph("input_grad", x, out_weight),
         "out_grad": weight_grad(hidden, q_width),
+        "out_add": add(hidden, q_width),
         "attention_backward": graph("attention_backward", attended, q, k, v, probabilities, constants=shared),
         "qkv_input_grad": graph("qkv_input_grad", q, k, v, q_weight, k_weight, v_weight),
         "q_grad": weight_grad(q_width, hidden),
+        "q_add": add(q_width, hidden),
         "kv_grad": weight_grad(kv_width, hidden),
+        "kv_add": add(kv_width, hidden),
     }
     if config.qkv_bias:
         totals = wide("q_total", q_width), wide("k_total", kv_width), wide("v_total", kv_width)

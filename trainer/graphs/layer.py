@@ -215,12 +215,19 @@ def qkv_input_grad(
 
 
 def weight_grad(
-    total: Tensor,  # [out, in] float32
     dy: Tensor,  # [T, out] policy
     x: Tensor,  # [T, in] policy
 ) -> Tensor:
-    """total + dy^T @ x, [out, in] float32: a weight's gradient over the micro-batches so far."""
-    return total + (dy.t() @ x).to(FLOAT)
+    """dy^T @ x, [out, in] float32: a weight's gradient in one micro-batch."""
+    return (dy.t() @ x).to(FLOAT)
+
+
+def add(
+    total: Tensor,  # [out, in] float32
+    grad: Tensor,  # [out, in] float32
+) -> Tensor:
+    """A weight's gradient over one micro-batch more, [out, in] float32."""
+    return total + grad
 
 
 def bias_grads(

@@ -150,9 +150,8 @@ class HeadRunner:
             old = dhidden
             dhidden, dlogits = call("chunk_softmax_backward", old, chunk_logits, *per_token, chunk)
             free(old, chunk_logits)
-            start = total or self._graphs.zeros((self.chunks.rows, self.config.hidden))
-            grads.chunks += call("chunk_grad", start, dlogits, hidden)
-            free(dlogits, *(() if total is None else (total,)))
+            grads.chunks.append(self._graphs.weight_grad("chunk", total, dlogits, hidden))
+            free(dlogits)
         free(*per_token)
         return dhidden
 

@@ -1,7 +1,7 @@
 """One decoder layer on a device: which graph is called with what, and when each temporary is freed.
 
 The arithmetic is in `trainer.graphs.layer`, the graphs in `trainer.catalogs.layer`. A runner serves every layer of a
-model on one backend: they share graphs, rotary tables and the zeros that a step's first gradients are added to.
+model on one backend: they share graphs, rotary tables and the zeros that a step's first vector gradients are added to.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 class Graphs:
-    """The loaded graphs of a runner by part of the step, and the zeros that accumulators start from.
+    """The loaded graphs of a runner by part of the step, and the zeros that vectors' accumulators start from.
 
     Graphs are pure, so the zeros are shared by every layer and kept for the whole run: one buffer a shape.
     """
@@ -75,14 +75,14 @@ class Graphs:
             self._zeros[shape] = self.backend.upload(torch.zeros(shape), "zeros")
         return self._zeros[shape]
 
-    def accumulate(
-        self, part: str, grads: dict[str, Buffer | None], name: str, shape: tuple[int, ...], *args: Buffer
-    ) -> None:
-        """grads[name] = part(grads[name], *args); the old accumulator is freed."""
-        old = grads.get(name)
-        (grads[name],) = self.call(part, old or self.zeros(shape), *args)
-        if old is not None:
-            self.backend.free(old)
+    def weight_grad(self, weight: str, total: Buffer | None, dy: Buffer, x: Buffer) -> Buffer:
+        """A weight's gradient added to `total`, which is used up; dy and x are not."""
+        (grad,) = self.call(f"{weight}_grad", dy, x)
+        if total is None:
+            return grad
+        (new,) = self.call(f"{weight}_add", total, grad)
+        self.backend.free(total, grad)
+        return new
 
 
 @dataclass(frozen=True)
@@ -168,11 +168,11 @@ class LayerRunner:
         normed, gate, up = call("norm_gate_up", middle, weights[POST_NORM], weights[GATE], weights[UP])
         dgate, dup, product = call("swiglu_down_backward", dy, gate, up, weights[DOWN])
         free(gate, up)
-        self._accumulate("down_grad", totals, DOWN, dy, product)
+        self._accumulate("down", totals, DOWN, dy, product)
         free(product)
         (dnormed,) = call("gate_up_input_grad", dgate, weights[GATE], dup, weights[UP])
-        self._accumulate("gate_grad", totals, GATE, dgate, normed)
-        self._accumulate("gate_grad", totals, UP, dup, normed)
+        self._accumulate("gate", totals, GATE, dgate, normed)
+        self._accumulate("gate", totals, UP, dup, normed)
         free(dgate, dup, normed)
         dmiddle = self._backward_norm(totals, POST_NORM, dnormed, middle, weights, dy)
         free(dnormed, middle, dy)
@@ -190,7 +190,7 @@ class LayerRunner:
         """Gradient of x. Frees dmiddle and what was recomputed."""
         free, call = self.backend.free, self._graphs.call
         normed, q, k, v, probabilities, attended = recomputed
-        self._accumulate("out_grad", totals, OUT, dmiddle, attended)
+        self._accumulate("out", totals, OUT, dmiddle, attended)
         free(attended)
         (dattended,) = call("out_input_grad", dmiddle, weights[OUT])
         rotated_dq, rotated_dk, dv = call("attention_backward", dattended, q, k, v, probabilities)
@@ -199,8 +199,8 @@ class LayerRunner:
         free(rotated_dq, rotated_dk)
         dnormed, *by_token = call("qkv_input_grad", dq, dk, dv, weights[Q], weights[K], weights[V])
         free(dq, dk, dv)
-        for part, name, dy in zip(("q_grad", "kv_grad", "kv_grad"), (Q, K, V), by_token, strict=True):
-            self._accumulate(part, totals, name, dy, normed)
+        for weight, name, dy in zip(("q", "kv", "kv"), (Q, K, V), by_token, strict=True):
+            self._accumulate(weight, totals, name, dy, normed)
         if self.config.qkv_bias:
             self._accumulate_biases(totals, by_token)
         free(normed, *by_token)
@@ -208,8 +208,8 @@ class LayerRunner:
         free(dnormed, dmiddle)
         return dx
 
-    def _accumulate(self, part: str, totals: dict[str, Buffer | None], name: str, *args: Buffer) -> None:
-        self._graphs.accumulate(part, totals, name, self.shapes[name], *args)
+    def _accumulate(self, weight: str, totals: dict[str, Buffer | None], name: str, dy: Buffer, x: Buffer) -> None:
+        totals[name] = self._graphs.weight_grad(weight, totals.get(name), dy, x)
 
     def _accumulate_biases(self, totals: dict[str, Buffer | None], by_token: list[Buffer]) -> None:
         names = (Q_BIAS, K_BIAS, V_BIAS)
