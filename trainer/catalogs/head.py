@@ -62,9 +62,8 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
     return {
         "final_norm": graph("final_norm", x, norm, settings=ROWWISE, eps=config.eps),
         "chunk_forward": graph("chunk_forward", x, weight, *bias, settings=PRODUCTS),
-        "chunk_softmax_backward": graph(
-            "chunk_softmax_backward", dhidden, logits, *per_token, weight, settings=PRODUCTS
-        ),
+        "chunk_softmax_backward": graph("chunk_softmax_backward", logits, *per_token, settings=ROWWISE),
+        "chunk_input_grad": graph("chunk_input_grad", dhidden, logits, weight, settings=PRODUCTS),
         "chunk_grad": graph(
             "chunk_grad",
             *(logits, x),

@@ -41,16 +41,19 @@ def chunk_forward(
 
 
 def chunk_softmax_backward(
-    dhidden: Tensor,  # [T, H] float32: the chunks' sum so far
     logits: Tensor,  # [T, C] policy, of chunk_forward
     log_sum_exp: Tensor,  # [T] float32, over the whole vocabulary
     coefficient: Tensor,  # [T] float32: the loss's derivative by this token's log-sum-exp, 0 for a masked token
-    weight: Tensor,  # [C, H] policy
-) -> tuple[Tensor, Tensor]:
-    """dhidden with this chunk's softmax part added, and that part's gradient of the logits [T, C] policy.
-
-    The target's part is the host's. A padding row's logit gives 0.
-    """
+) -> Tensor:
+    """The softmax part of the gradient of the logits, [T, C] policy: 0 for a padding row. The target's is the host's."""
     probabilities = torch.exp(logits.to(FLOAT) - log_sum_exp[:, None])
-    dlogits = (probabilities * coefficient[:, None]).to(logits.dtype)
-    return dhidden + (dlogits @ weight).to(FLOAT), dlogits
+    return (probabilities * coefficient[:, None]).to(logits.dtype)
+
+
+def chunk_input_grad(
+    dhidden: Tensor,  # [T, H] float32: the chunks' sum so far
+    dlogits: Tensor,  # [T, C] policy
+    weight: Tensor,  # [C, H] policy
+) -> Tensor:
+    """dhidden with this chunk's part added, [T, H] float32."""
+    return dhidden + (dlogits @ weight).to(FLOAT)

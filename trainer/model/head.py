@@ -147,8 +147,9 @@ class HeadRunner:
         totals: list[Buffer | None] = [*grads.chunks] or [None] * self.chunks.count
         grads.chunks = []
         for chunk, chunk_logits, total in zip(weights.chunks, logits, totals, strict=True):
+            (dlogits,) = call("chunk_softmax_backward", chunk_logits, *per_token)
             old = dhidden
-            dhidden, dlogits = call("chunk_softmax_backward", old, chunk_logits, *per_token, chunk)
+            (dhidden,) = call("chunk_input_grad", old, dlogits, chunk)
             free(old, chunk_logits)
             grads.chunks.append(self._graphs.weight_grad("chunk", total, dlogits, hidden))
             free(dlogits)
