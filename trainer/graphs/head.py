@@ -45,7 +45,7 @@ def chunk_softmax_backward(
     log_sum_exp: Tensor,  # [T] float32, over the whole vocabulary
     coefficient: Tensor,  # [T] float32: the loss's derivative by this token's log-sum-exp, 0 for a masked token
 ) -> Tensor:
-    """The softmax part of the gradient of the logits, [T, C] policy: 0 for a padding row. The target's is the host's."""
+    """The softmax part of the gradient of the logits, [T, C] policy (0 for padding); the target's is the host's."""
     probabilities = torch.exp(logits.to(FLOAT) - log_sum_exp[:, None])
     return (probabilities * coefficient[:, None]).to(logits.dtype)
 
