@@ -30,7 +30,8 @@ LR, BETAS, EPS, DECAY = 1e-5, (0.9, 0.999), 1e-8, 0.01
 
 
 def measure() -> list[Result]:
-    """Medians of interleaved calls in one process, two threads each."""
+    """Medians of interleaved calls in one process, two threads each, huge pages for all, as in a run."""
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read at torch's first allocation
     torch.set_num_threads(THREADS)
     random = torch.Generator().manual_seed(0)
     gradient = torch.randn(ELEMENTS, generator=random).to(torch.bfloat16)
