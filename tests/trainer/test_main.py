@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -147,6 +148,24 @@ def test_a_signal_in_a_save_ends_after_it(llama, data, tmp_path, number):
         process.stderr.read()
     assert newest(checkpoints).step == records(tmp_path / "run")[-1]["step"] < 1000
     assert not list(checkpoints.glob(f"{TEMPORARY}*"))
+
+
+def test_a_save_that_fails_leaves_the_checkpoint_before(llama, data, tmp_path):
+    """A limit on the size of files stands for a full disk: a write fails in the middle."""
+    assert main(arguments(llama, data, tmp_path / "run", "--steps", "2")) == 0
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, before[1]))
+    try:
+        with start(arguments(llama, data, tmp_path / "run", "--steps", "4", "--resume")) as process:
+            error = process.stderr.read()
+            assert process.wait() == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "error[checkpoint]: the checkpoint of step 4 could not be written" in error
+    assert newest(tmp_path / "run" / "checkpoints").step == 2
+    assert main(arguments(llama, data, tmp_path / "run", "--steps", "4", "--resume")) == 0
+    assert main(arguments(llama, data, tmp_path / "straight", "--steps", "4")) == 0
+    assert_same_state(tmp_path / "run", tmp_path / "straight")
 
 
 def run_once(*argv: str) -> None:
