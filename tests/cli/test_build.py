@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +22,7 @@ from graphcache.costs import Expected
 from graphcache.graph import Graph, Listing, Use
 from graphcache.manifest_file import read_manifest
 from tests.compiler.vendor import model
+from tests.store.processes import finish, start
 from tests.support.fake_build import FakeMachine, fake_toolchain
 from tests.support.fake_graphs import fake_graph
 from tests.support.fake_worker import COMMAND, REVISION
@@ -160,6 +164,20 @@ def test_limits_reach_the_workers(invoke: Invoke, graphs: list[Graph]) -> None:
     assert "worth another try" in out
     graphs[:] = [fake_graph("big", elements=5, eat_bytes=400_000_000, secs=60)]
     assert "the limit is 0.2 GB (--memory)" in invoke("--memory", "0.2", code=1).out
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_build_with_its_exit_code(
+    machine: FakeMachine, graphs: list[Graph], tmp_path: Path, number: int, code: int
+) -> None:
+    graphs.append(fake_graph("slow", elements=1, secs=60, number=1))
+    checkpoint = model(tmp_path / "tiny", (4, 4))
+    child = start(lambda: os._exit(run(["build", "--shapes-from", str(checkpoint), "--jobs", "1", "--json"])))
+    while "slow" not in machine.compiled:
+        time.sleep(0.01)
+    os.kill(child, number)
+    assert finish(child) == code
+    assert sorted(entry.graph.name for entry in machine.store.entries()) == ["g1", "g2"]
 
 
 def test_an_odd_fusion_is_refused(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
