@@ -1,11 +1,15 @@
 """The host's AdamW, gradient and weight in bfloat16, against DeepSpeed's and against what the memory allows.
 
 DeepSpeed comes from the folder in GRAPHCACHE_BENCH_DEEPSPEED (`./dev bench` fills one). Without it torch's own fused
-AdamW with the same casts stands in, and the line says so.
+AdamW with the same casts stands in, and the line says so. Each has the memory that its users have: ours huge pages, as
+`python -m trainer` sees to, DeepSpeed what torch allocates by default. What stands for the memory's limit has huge
+pages too.
 """
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import sys
 from collections.abc import Callable
@@ -16,6 +20,7 @@ from torch import Tensor
 from tests.bench.measure import Result, paired, timed
 from trainer.optim.base import AdamState
 from trainer.optim.host import adamw_
+from trainer.optim.kernel import kernels
 from trainer.optim.offload import JOB_ELEMENTS
 from trainer.optim.scalars import AdamSettings, StepScalars
 from trainer.optim.workers import Workers
@@ -27,45 +32,58 @@ BYTES = 28
 THREADS = 2
 ROUNDS = 9
 LR, BETAS, EPS, DECAY = 1e-5, (0.9, 0.999), 1e-8, 0.01
+Step = Callable[[], object]
 
 
 def measure() -> list[Result]:
-    """Medians of interleaved calls in one process, two threads each, huge pages for all, as in a run."""
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read at torch's first allocation
+    """Medians of interleaved calls in one process, two threads each."""
     torch.set_num_threads(THREADS)
-    random = torch.Generator().manual_seed(0)
-    gradient = torch.randn(ELEMENTS, generator=random).to(torch.bfloat16)
+    kernels()
     workers = Workers(THREADS)
     try:
-        ours = _ours(workers, gradient)
-        name, theirs = _casting(gradient)
-        our_secs, casting_secs = paired(lambda: timed(ours), lambda: timed(theirs), ROUNDS)
-        _, fused = _fused(gradient.float())
-        ours_again, fused_secs = paired(lambda: timed(ours), lambda: timed(fused), ROUNDS)
+        ours = _ours(workers)
+        name, casting = _casting()
+        ours_secs, casting_secs = paired(lambda: timed(ours), lambda: timed(casting), ROUNDS)
+        fused = _fused_alone()
+        ours_again_secs, fused_secs = paired(lambda: timed(ours), lambda: timed(fused), ROUNDS)
     finally:
         workers.close()
     return [
         Result(
-            f"host AdamW / {name} with casts, parameters per second",
-            casting_secs / our_secs,
+            f"host AdamW / {name} with casts, parameters a second",
+            casting_secs / ours_secs,
             2.0,
             False,
-            f"{ELEMENTS / our_secs / 1e9:.2f} against {ELEMENTS / casting_secs / 1e9:.2f} G/s",
+            f"{ELEMENTS / ours_secs / 1e9:.2f} against {ELEMENTS / casting_secs / 1e9:.2f} G/s",
         ),
         Result(
-            "host AdamW / torch's fused on float32 alone, bytes per second",
-            fused_secs / ours_again,
+            "host AdamW / torch's fused on float32 alone, bytes a second",
+            fused_secs / ours_again_secs,
             0.8,
             False,
-            f"{ELEMENTS * BYTES / ours_again / 1e9:.0f} against {ELEMENTS * BYTES / fused_secs / 1e9:.0f} GB/s",
+            f"{ELEMENTS * BYTES / ours_again_secs / 1e9:.0f} against {ELEMENTS * BYTES / fused_secs / 1e9:.0f} GB/s",
         ),
     ]
 
 
-def _ours(workers: Workers, gradient: Tensor) -> Callable[[], object]:
+def _in_huge_pages(dtype: torch.dtype) -> Tensor:
+    """[ELEMENTS] zeros. What torch does for every large tensor when THP_MEM_ALLOC_ENABLE is set as it starts."""
+    tensor = torch.empty(ELEMENTS, dtype=dtype)
+    begin = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (tensor.data_ptr() + tensor.nbytes - begin) // mmap.PAGESIZE * mmap.PAGESIZE
+    failed = ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)
+    assert not failed
+    return tensor.zero_()
+
+
+def _gradient() -> Tensor:
+    return torch.randn(ELEMENTS, generator=torch.Generator().manual_seed(0))
+
+
+def _ours(workers: Workers) -> Step:
     """As in a run: the worker threads, jobs of the size that the offload cuts."""
-    state = AdamState(*(torch.zeros(ELEMENTS) for _ in range(3)))
-    weight = torch.empty_like(gradient)
+    state = AdamState(*(_in_huge_pages(torch.float32) for _ in range(3)))
+    gradient, weight = _in_huge_pages(torch.bfloat16).copy_(_gradient()), _in_huge_pages(torch.bfloat16)
     scalars = StepScalars.at(10, LR, AdamSettings(*BETAS, EPS, DECAY), decays=True).tensor()
 
     def job(begin: int) -> Callable[[], None]:
@@ -83,20 +101,23 @@ def _ours(workers: Workers, gradient: Tensor) -> Callable[[], object]:
     return step
 
 
-def _casting(gradient: Tensor) -> tuple[str, Callable[[], object]]:
+def _casting() -> tuple[str, Step]:
     """An optimizer of float32 with the casts around it that a bfloat16 gradient and weight need, and its name."""
-    wide, weight = torch.empty(ELEMENTS), torch.empty_like(gradient)
-    name, parameter, update = _deepspeed(wide) or ("torch's fused (no DeepSpeed here)", *_fused(wide))
+    parameter = torch.nn.Parameter(torch.zeros(ELEMENTS))
+    parameter.grad = torch.zeros(ELEMENTS)
+    gradient, weight = _gradient().to(torch.bfloat16), torch.zeros(ELEMENTS, dtype=torch.bfloat16)
+    name, update = _deepspeed(parameter) or ("torch's fused (no DeepSpeed here)", _fused(parameter))
+    wide = parameter.grad
 
     def step() -> None:
         wide.copy_(gradient)
         update()
-        weight.copy_(parameter)
+        weight.copy_(parameter.data)
 
     return name, step
 
 
-def _deepspeed(gradient: Tensor) -> tuple[str, Tensor, Callable[[], object]] | None:
+def _deepspeed(parameter: torch.nn.Parameter) -> tuple[str, Step] | None:
     folder = os.environ.get("GRAPHCACHE_BENCH_DEEPSPEED")
     if not folder:
         return None
@@ -105,16 +126,21 @@ def _deepspeed(gradient: Tensor) -> tuple[str, Tensor, Callable[[], object]] | N
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", f"{folder}/built")
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-    parameter = torch.nn.Parameter(torch.zeros(ELEMENTS))
-    parameter.grad = gradient
     optimizer = DeepSpeedCPUAdam(
         [parameter], lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY, fp32_optimizer_states=True
     )
-    return "DeepSpeedCPUAdam", parameter.data, optimizer.step
+    return "DeepSpeedCPUAdam", optimizer.step
 
 
-def _fused(gradient: Tensor) -> tuple[Tensor, Callable[[], object]]:
-    parameter = torch.nn.Parameter(torch.zeros(ELEMENTS))
-    parameter.grad = gradient
+def _fused(parameter: torch.nn.Parameter) -> Step:
+    return torch.optim.AdamW([parameter], lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY, fused=True).step
+
+
+def _fused_alone() -> Step:
+    """torch's fused AdamW on float32, all of it in huge pages."""
+    parameter = torch.nn.Parameter(_in_huge_pages(torch.float32))
+    parameter.grad = _in_huge_pages(torch.float32).copy_(_gradient())
     optimizer = torch.optim.AdamW([parameter], lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY, fused=True)
-    return parameter.data, optimizer.step
+    state = {"step": torch.tensor(0.0)} | {n: _in_huge_pages(torch.float32) for n in ("exp_avg", "exp_avg_sq")}
+    optimizer.state[parameter] = state
+    return optimizer.step
