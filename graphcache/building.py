@@ -75,7 +75,7 @@ class Building:
         self._workers.grow(graphs)
         while not any(worker.revision for worker in self._workers.workers):
             for event in self._workers.wait():
-                raise _cannot_start(event)
+                raise cannot_start(event)
         return next(worker.revision for worker in self._workers.workers if worker.revision)
 
     def run(self, graphs: Sequence[Graph], toolchain: Mapping[str, str], *, retry: bool) -> list[Outcome]:
@@ -167,7 +167,7 @@ class Building:
         task = self._tasks.pop(event.worker, None)
         if task is None:
             if not event.worker.revision:
-                raise _cannot_start(event)
+                raise cannot_start(event)
             # An idle worker that died, or grew too large, harmed nobody.
             return
         if isinstance(event, Death):
@@ -273,7 +273,7 @@ def _sum(a: Cost, b: Cost) -> Cost:
     )
 
 
-def _cannot_start(event: Answer | Death) -> ToolchainError:
+def cannot_start(event: Answer | Death) -> ToolchainError:
     """A worker that never became ready: no other would."""
     if isinstance(event, Answer):
         error = event.value["error"]

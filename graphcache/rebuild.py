@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from graphcache.artifact import artifact_digest, encode
 from graphcache.build import BuildOptions
+from graphcache.building import cannot_start
 from graphcache.graph import TensorSpec
 from graphcache.memo import Memo
 from graphcache.pool import Answer, Death, Pool, Worker
@@ -64,8 +65,10 @@ def _drive(pool: Pool, entries: list[Entry]) -> Iterator[Verdict]:
         for event in pool.wait():
             task = tasks.pop(event.worker, None)
             if task is None:
-                # A worker that cannot even start: then none can, and the first entry says so.
-                task = _Task(queue.pop(0))
+                if not event.worker.revision:
+                    raise cannot_start(event)
+                # An idle worker that died harmed nobody.
+                continue
             verdict = _step(event, task)
             if verdict is not None:
                 yield verdict

@@ -10,6 +10,7 @@ import pytest
 
 from graphcache import numeric_checks as numeric_module
 from graphcache import rebuild as rebuild_module
+from graphcache.errors import ToolchainError
 from graphcache.key import Key
 from graphcache.memo import memo_of
 from graphcache.numeric_checks import numeric_checks
@@ -108,6 +109,13 @@ def test_a_source_that_means_something_else_now_cannot_be_rebuilt(machine: FakeM
     verdict = rebuild(machine, [other])["a"]
     assert verdict.state == "skipped"
     assert "another program" in verdict.detail
+
+
+def test_a_compiler_that_cannot_be_loaded_is_an_error(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = entries(machine, "a", "b")
+    monkeypatch.setenv("FAKE_CANNOT_START", "1")
+    with pytest.raises(ToolchainError, match="could not start"):
+        rebuild(machine, found)
 
 
 def test_fusions_are_asked_apart(machine: FakeMachine) -> None:
