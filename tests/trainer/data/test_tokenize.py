@@ -4,10 +4,11 @@ import json
 
 import pytest
 from tokenizers.processors import TemplateProcessing
+from transformers import AutoTokenizer
 
-from tests.support.tiny import SPECIAL, TEMPLATE, byte_tokenizer
+from tests.support.tiny import LLAMA, SPECIAL, TEMPLATE, byte_tokenizer, write_checkpoint
 from trainer.data import tokenize
-from trainer.data.documents import DataError, Document
+from trainer.data.documents import DataError, Document, read_documents
 from trainer.data.tokenize import read_tokenizer
 
 END = 256
@@ -96,3 +97,15 @@ def test_a_missing_or_broken_tokenizer_is_named(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(DataError, match="cannot be read as a tokenizer"):
         read_tokenizer(tmp_path)
+
+
+def test_a_chat_has_the_tokens_that_transformers_gives_it(tmp_path):
+    model = write_checkpoint(tmp_path / "model", LLAMA)
+    roles = ("system", "user", "assistant", "user", "assistant")
+    messages = [{"role": role, "content": f"{role} says é{i}"} for i, role in enumerate(roles)]
+    (tmp_path / "chat.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
+    tokenizer = read_tokenizer(model)
+    (found,) = tokenizer.tokens(read_documents(tmp_path / "chat.jsonl", tokenizer.template))
+    theirs = AutoTokenizer.from_pretrained(model)
+    assert found.ids.tolist() == theirs.apply_chat_template(messages, return_dict=False)
+    assert counted(tokenizer.tokenizer, found) == "assistant says é2<|end|>\nassistant says é4<|end|>\n"
