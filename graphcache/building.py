@@ -20,6 +20,7 @@ from graphcache.build_report import Listener, Outcome, Running, State, Trouble
 from graphcache.costs import Costs, Expected
 from graphcache.errors import StoreError, ToolchainError
 from graphcache.graph import Graph, TensorSpec
+from graphcache.key import Key
 from graphcache.plan import PlanItem, of_program, plan
 from graphcache.pool import Answer, Death, Pool, Worker
 from graphcache.programs import Programs
@@ -67,6 +68,7 @@ class Building:
         self._queue: list[PlanItem] = []
         self._tasks: dict[Worker, Task] = {}
         self._elsewhere: list[PlanItem] = []
+        self._compiling: set[Key] = set()
         self._looked_secs = 0.0
         self._outcomes: dict[str, Outcome] = {}
 
@@ -147,7 +149,8 @@ class Building:
             entry = self._store.lookup(item.key)
             with self._store.claim(item.key) as free:
                 if entry is not None:
-                    self._settle(replace(item, entry=entry), "elsewhere")
+                    ours = item.key in self._compiling
+                    self._settle(replace(item, entry=entry), "same program" if ours else "elsewhere")
                 elif free:
                     self._queue.append(item)
                 else:
@@ -192,6 +195,7 @@ class Building:
             task.claim.close()
             self._elsewhere.append(task.item)
             return
+        self._compiling.add(task.item.key)
         task.export_cost = _cost(answer)
         task.outputs = tuple(TensorSpec.from_json(spec) for spec in answer.value["outputs"])
         self._tasks[answer.worker] = task
