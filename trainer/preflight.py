@@ -110,7 +110,7 @@ class Findings:
         """The only problem as it is, or one error that lists all, with the worst one's exit code; None without any."""
         if len(self.problems) < 2:
             return self.problems[0] if self.problems else None
-        lines = [f"  [{p.name}] {p.message}" + (f"\n    {p.hint}" if p.hint else "") for p in self.problems]
+        lines = [_indented(p) for p in self.problems]
         missing = any(isinstance(p, MissingGraphsError) for p in self.problems)
         kind = MissingGraphsError if missing else PreflightError
         return kind("\n".join([f"{len(self.problems)} things stand in the way", *lines]))
@@ -156,6 +156,12 @@ class Findings:
         except GraphcacheError as error:
             self.problems.append(error)
             return None
+
+
+def _indented(problem: GraphcacheError) -> str:
+    """An item of a list of problems, its further lines and its hint under it."""
+    message = problem.message.replace("\n", "\n  ")
+    return f"  [{problem.name}] {message}" + (f"\n    {problem.hint}" if problem.hint else "")
 
 
 def _resume_point(config: RunConfig) -> SavedCheckpoint | None:
