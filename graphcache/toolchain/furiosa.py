@@ -43,6 +43,7 @@ class FuriosaCompiler:
         try:
             with vendor.panics_raised(), self._private_cache():
                 module = _prepare(exported.module)
+                _check_results(exported, module)
                 runnable = self._compiler.compile(module, config)
                 lowered = self._compiler.lower(module, config)
                 executor = vendor.resolve(vendor.layout().executor)(lowered)
@@ -59,6 +60,17 @@ class FuriosaCompiler:
         shutil.rmtree(self._cache, ignore_errors=True)
         if self._cache.exists():
             raise CompileError(f"the private compiler cache {self._cache} cannot be emptied")
+
+
+def _check_results(exported: Exported, prepared: Any) -> None:
+    """Raises CompileError when the vendor has left results out: its own modules make them up again, a runnable cannot."""
+    kept = len(prepared.graph.output_node().args[0])
+    if kept != len(exported.outputs):
+        raise CompileError(
+            f"the compiler gives {kept} of {len(exported.outputs)} results: the others are arguments, views of "
+            "arguments, or the same as another result",
+            hint="leave them out of the graph, or return copies (clone)",
+        )
 
 
 def estimate_ns(summary: Path) -> int | None:

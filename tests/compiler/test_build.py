@@ -29,7 +29,7 @@ def states(cache, *functions):
     graphs = [graph_of(function, shape=(64,)) for function in functions]
     with memo_of(store.root) as memo:
         report = build(graphs, store, memo, programs=Programs(store.root), options=BuildOptions(jobs=1))
-    return [[o.state, o.entry.artifact_digest] for o in report.outcomes]
+    return [[o.state, o.entry.artifact_digest if o.entry else o.trouble.cause] for o in report.outcomes]
 
 root = Path(sys.argv[1])
 print(json.dumps({
@@ -37,6 +37,7 @@ print(json.dumps({
     "second": states(root / "a", "renamed"),
     "apart": states(root / "b", "renamed"),
     "other": states(root / "a", "other_constant"),
+    "view": states(root / "a", "returns_a_view"),
 }))
 """
 
@@ -46,7 +47,7 @@ def installed(tmp_path: Path) -> Vendor:
     return vendor(INSTALLED, tmp_path)
 
 
-def test_two_sources_of_one_program_have_one_artifact(installed: Vendor) -> None:
+def test_sources_and_their_artifacts(installed: Vendor) -> None:
     facts = installed.python(TWO_SOURCES, str(installed.home))
     ((state, digest),) = facts["first"]
     assert state == "compiled"
@@ -55,6 +56,9 @@ def test_two_sources_of_one_program_have_one_artifact(installed: Vendor) -> None
     ((state, other),) = facts["other"]
     assert state == "compiled"
     assert other != digest
+    ((state, cause),) = facts["view"]
+    assert state == "failed"
+    assert "1 of 2 results" in cause
 
 
 def test_a_build_killed_half_way_is_resumed(installed: Vendor) -> None:

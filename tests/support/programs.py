@@ -76,6 +76,10 @@ def rounds_through_half(x: Tensor, y: Tensor) -> Tensor:
     return x.to(torch.bfloat16).to(torch.float32) + torch.zeros(4, dtype=torch.float32) + y
 
 
+def returns_a_view(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return x + y, y.reshape(-1, 2)
+
+
 def graph_of(function: str, shape: tuple[int, ...] = (4,), dtype: str = "float32", **constants: object) -> Graph:
     args = tuple(TensorSpec(name, dtype, shape) for name in ("x", "y"))
     return Graph(function, "programs", f"{__name__}:{function}", args, constants)
