@@ -63,7 +63,7 @@ class FuriosaCompiler:
 
 
 def _check_results(exported: Exported, prepared: Any) -> None:
-    """Raises CompileError when the vendor has left results out: its own modules make them up again, a runnable cannot."""
+    """Raises CompileError when the vendor left results out: its own modules make them up again, a runnable cannot."""
     kept = len(prepared.graph.output_node().args[0])
     if kept != len(exported.outputs):
         raise CompileError(
