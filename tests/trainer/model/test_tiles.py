@@ -1,0 +1,55 @@
+"""Matrices cut into AdamW's tiles and joined again, with the graphs that the catalog lists."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from graphcache.catalog import CatalogOptions
+from graphcache.graph import Graph
+from graphcache.shapes import read_table
+from tests.support.tiny import LLAMA, QWEN2, write_checkpoint
+from trainer.catalogs.tiles import catalog
+from trainer.device.base import LoadedGraph
+from trainer.device.cpu import CpuBackend
+from trainer.model.config import ModelConfig
+from trainer.model.layer import parameter_shapes
+from trainer.model.tiles import TileRunner
+
+
+class FakeLoader(CpuBackend):
+    """Remembers which graphs were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def load(self, graph: Graph) -> LoadedGraph:
+        self.names.add(graph.name)
+        return super().load(graph)
+
+
+@pytest.mark.parametrize("tile_elements", [1 << 20, 1000, 7])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_gradient_is_rounded_once_and_comes_back_in_its_place(dtype: str, tile_elements: int) -> None:
+    backend, shape = CpuBackend(), (13, 77)
+    runner = TileRunner(backend, [shape, (77,)], CatalogOptions(tile_elements=tile_elements, dtype=dtype))
+    runner.load()
+    total = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    tiles = list(runner.cut(backend.upload(total, "total")))
+    assert {tile.spec.dtype for tile in tiles} == {dtype}
+    assert max(tile.spec.elements for tile in tiles) <= tile_elements
+    joined = runner.join(shape, tiles)
+    assert torch.equal(backend.download(joined), total.to(getattr(torch, dtype)))
+    backend.free(joined)
+    assert backend.bytes_in_use == 0
+
+
+@pytest.mark.parametrize("config", [LLAMA, QWEN2])
+def test_the_catalog_lists_what_a_layer_loads(config: dict[str, object], tmp_path) -> None:
+    options = CatalogOptions(tile_elements=600)
+    backend = FakeLoader()
+    TileRunner(backend, parameter_shapes(ModelConfig.from_json(config)).values(), options).load()
+    listed = catalog(read_table(write_checkpoint(tmp_path / "model", config)), config, options)
+    assert {graph.name for graph in listed.graphs} == backend.names
+    assert {use.graph for use in listed.uses} == backend.names
