@@ -115,13 +115,14 @@ class TensorGroup:
 
 def collapse(tensors: Iterable[tuple[str, Shape]]) -> tuple[TensorGroup, ...]:
     """The fewest groups that this simple rule finds for tensors of different names; sorted, whatever their order."""
-    found: dict[tuple[str, Shape], set[tuple[int, ...]]] = defaultdict(set)
+    # By the count of numbers too: a tensor may be called `{}` beside one that is called `0`.
+    found: dict[tuple[str, Shape, int], set[tuple[int, ...]]] = defaultdict(set)
     for name, shape in tensors:
         pattern, numbers = _split(name)
-        found[pattern, shape].add(numbers)
+        found[pattern, shape, len(numbers)].add(numbers)
     groups = [
         TensorGroup(pattern, " x ".join(_ranges(numbers) for numbers in box), *shape)
-        for (pattern, shape), members in found.items()
+        for (pattern, shape, _), members in found.items()
         for box in _boxes(members)
     ]
     return tuple(sorted(groups, key=lambda g: (g.pattern, g.indices, g.dtype, g.shape, g.size_bytes)))

@@ -252,8 +252,10 @@ def test_output_that_a_terminal_cannot_show_is_escaped(monkeypatch: pytest.Monke
 def process(code: str, **options) -> subprocess.Popen:
     """A process whose `fake` command runs `code`."""
     program = f"""
-import os, sys, time
+import os, signal, sys, time
 import cli.main as frame
+# As in the foreground of a terminal: what a shell starts in the background ignores SIGINT.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from cli.options import Command
 def fake():
 {"".join(f"    {line}" for line in code.strip().splitlines(keepends=True))}
