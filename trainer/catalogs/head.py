@@ -60,7 +60,9 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
     dhidden, logits = wide("dhidden", tokens, hidden), policy("logits", tokens, rows)
     per_token = wide("log_sum_exp", tokens), wide("coefficient", tokens)
     return {
-        "final_norm": graph("final_norm", x, norm, settings=ROWWISE, eps=config.eps),
+        "final_norm": graph(
+            "final_norm", x, norm, settings=ROWWISE, function="trainer.graphs.layer:rms_norm", eps=config.eps
+        ),
         "chunk_forward": graph("chunk_forward", x, weight, *bias, settings=PRODUCTS),
         "chunk_softmax_backward": graph("chunk_softmax_backward", logits, *per_token, settings=ROWWISE),
         "chunk_input_grad": graph("chunk_input_grad", dhidden, logits, weight, settings=PRODUCTS),

@@ -28,11 +28,12 @@ ROWWISE: Mapping[str, str] = {}
 # Parts of the step, in the order of their first call, and how often a micro-batch calls each in one layer. The first
 # micro-batch of a step adds to nothing.
 CALLS = {
-    "norm_qkv": 2,
+    "norm": 4,
+    "qkv": 2,
     "rotate": 3,
     "attention": 2,
     "attention_out": 2,
-    "norm_gate_up": 2,
+    "gate_up": 2,
     "swiglu_down": 1,
     "swiglu_down_backward": 1,
     "down_grad": 1,
@@ -94,20 +95,16 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
         return graph("add", *args, label=f"add[{out}x{inner}]", settings=ROWWISE)
 
     found = {
-        "norm_qkv": graph(
-            "norm_qkv",
-            x,
-            norm,
-            q_weight,
-            k_weight,
-            v_weight,
-            *(biases if config.qkv_bias else ()),
-            constants=eps | {"head_dim": dim},
+        "norm": graph("rms_norm", x, norm, constants=eps, settings=ROWWISE),
+        "qkv": graph(
+            "qkv",
+            *(x, q_weight, k_weight, v_weight, *(biases if config.qkv_bias else ())),
+            constants={"head_dim": dim},
         ),
         "rotate": graph("rotate", q, k, *tables, settings=ROTATION),
         "attention": graph("attention", q, k, v, wide("mask", sequence, sequence), constants=shared),
         "attention_out": graph("linear_residual", attended, out_weight, x),
-        "norm_gate_up": graph("norm_gate_up", x, norm, gate_weight, up_weight, constants=eps),
+        "gate_up": graph("gate_up", x, gate_weight, up_weight),
         "swiglu_down": graph("swiglu_down", gate, up, down_weight, x),
         "swiglu_down_backward": graph("swiglu_down_backward", x, gate, up, down_weight),
         "down_grad": weight_grad(hidden, mlp),

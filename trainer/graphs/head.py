@@ -1,4 +1,4 @@
-"""The head as graphs: the final norm and, for one chunk of the vocabulary, logits, log-sum-exp and backward.
+"""The head as graphs: for one chunk of the vocabulary, logits, log-sum-exp and backward. Its norm is a layer's.
 
 Sizes: T tokens, hidden H, C rows of the vocabulary in a chunk. "policy" is the dtype of weights and activations. The
 host combines the chunks' log-sum-exps and takes the target's logit and its gradient (`trainer.model.head`).
@@ -9,17 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainer.graphs.layer import FLOAT, rms_norm
-
-
-def final_norm(
-    x: Tensor,  # [T, H] policy
-    norm: Tensor,  # [H] policy
-    *,
-    eps: float,
-) -> Tensor:
-    """What every chunk of the vocabulary multiplies, [T, H] policy."""
-    return rms_norm(x, norm, eps)
+from trainer.graphs.layer import FLOAT
 
 
 def chunk_forward(

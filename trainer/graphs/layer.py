@@ -16,16 +16,20 @@ from torch import Tensor
 FLOAT = torch.float32
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Zhang & Sennrich 2019, https://arxiv.org/abs/1910.07467: x [T, H] and weight [H] policy -> [T, H] policy."""
-    wide = x.to(FLOAT)
-    scale = torch.rsqrt((wide * wide).mean(-1, keepdim=True) + eps)
-    return (wide * scale * weight.to(FLOAT)).to(x.dtype)
-
-
-def norm_qkv(
+def rms_norm(
     x: Tensor,  # [T, H] policy
     norm: Tensor,  # [H] policy
+    *,
+    eps: float,
+) -> Tensor:
+    """Zhang & Sennrich 2019, https://arxiv.org/abs/1910.07467: what a block's products take, [T, H] policy."""
+    wide = x.to(FLOAT)
+    scale = torch.rsqrt((wide * wide).mean(-1, keepdim=True) + eps)
+    return (wide * scale * norm.to(FLOAT)).to(x.dtype)
+
+
+def qkv(
+    normed: Tensor,  # [T, H] policy
     q_weight: Tensor,  # [n*d, H] policy
     k_weight: Tensor,  # [k*d, H] policy
     v_weight: Tensor,  # [k*d, H] policy
@@ -33,15 +37,13 @@ def norm_qkv(
     k_bias: Tensor | None = None,  # [k*d] policy
     v_bias: Tensor | None = None,  # [k*d] policy
     *,
-    eps: float,
     head_dim: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The normed input [T, H] and the heads before rotation: q [T*n, d], k [T*k, d], v [T*k, d], all policy."""
-    normed = rms_norm(x, norm, eps)
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The heads before rotation: q [T*n, d], k [T*k, d], v [T*k, d], all policy."""
     q, k, v = normed @ q_weight.t(), normed @ k_weight.t(), normed @ v_weight.t()
     if q_bias is not None and k_bias is not None and v_bias is not None:
         q, k, v = q + q_bias, k + k_bias, v + v_bias
-    return normed, q.reshape(-1, head_dim), k.reshape(-1, head_dim), v.reshape(-1, head_dim)
+    return q.reshape(-1, head_dim), k.reshape(-1, head_dim), v.reshape(-1, head_dim)
 
 
 def rotate(
@@ -144,17 +146,13 @@ def linear_residual(
     return residual + x @ weight.t()
 
 
-def norm_gate_up(
-    x: Tensor,  # [T, H] policy
-    norm: Tensor,  # [H] policy
+def gate_up(
+    normed: Tensor,  # [T, H] policy
     gate_weight: Tensor,  # [I, H] policy
     up_weight: Tensor,  # [I, H] policy
-    *,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The normed input [T, H], gate and up [T, I] before SwiGLU, all policy."""
-    normed = rms_norm(x, norm, eps)
-    return normed, normed @ gate_weight.t(), normed @ up_weight.t()
+) -> tuple[Tensor, Tensor]:
+    """Gate and up [T, I] before SwiGLU, policy."""
+    return normed @ gate_weight.t(), normed @ up_weight.t()
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:

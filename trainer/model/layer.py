@@ -131,7 +131,8 @@ class LayerRunner:
         free, call = self.backend.free, self._graphs.call
         normed, q, k, v, probabilities, attended, middle = self._attend(weights, x, tables)
         free(normed, q, k, v, probabilities, attended)
-        normed, gate, up = call("norm_gate_up", middle, weights[POST_NORM], weights[GATE], weights[UP])
+        (normed,) = call("norm", middle, weights[POST_NORM])
+        gate, up = call("gate_up", normed, weights[GATE], weights[UP])
         free(normed)
         (y,) = call("swiglu_down", gate, up, weights[DOWN], middle)
         free(gate, up, middle)
@@ -155,7 +156,8 @@ class LayerRunner:
         """normed, q, k (rotated), v, probabilities, attended, and the residual stream after attention."""
         free, call = self.backend.free, self._graphs.call
         biases = (weights[Q_BIAS], weights[K_BIAS], weights[V_BIAS]) if self.config.qkv_bias else ()
-        normed, raw_q, raw_k, v = call("norm_qkv", x, weights[INPUT_NORM], weights[Q], weights[K], weights[V], *biases)
+        (normed,) = call("norm", x, weights[INPUT_NORM])
+        raw_q, raw_k, v = call("qkv", normed, weights[Q], weights[K], weights[V], *biases)
         q, k = call("rotate", raw_q, raw_k, *tables.forward)
         free(raw_q, raw_k)
         attended, probabilities = call("attention", q, k, v, tables.mask)
@@ -165,7 +167,8 @@ class LayerRunner:
     def _backward_mlp(self, weights: Weights, middle: Buffer, dy: Buffer, totals: dict[str, Buffer | None]) -> Buffer:
         """Gradient of `middle`, the MLP's input. Frees middle and dy."""
         free, call = self.backend.free, self._graphs.call
-        normed, gate, up = call("norm_gate_up", middle, weights[POST_NORM], weights[GATE], weights[UP])
+        (normed,) = call("norm", middle, weights[POST_NORM])
+        gate, up = call("gate_up", normed, weights[GATE], weights[UP])
         dgate, dup, product = call("swiglu_down_backward", dy, gate, up, weights[DOWN])
         free(gate, up)
         self._accumulate("down", totals, DOWN, dy, product)
