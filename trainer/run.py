@@ -13,7 +13,7 @@ from graphcache.cpus import available_cpus
 from trainer.config import RunConfig
 from trainer.heap import give_back_free_memory, use_one_arena
 from trainer.numerics import deterministic
-from trainer.optim.adamw import open_optimizer
+from trainer.optim.adamw import open_optimizer, worker_count
 from trainer.preflight import Findings, Ready
 from trainer.report import Progress, summary
 from trainer.run_folder import RunFolder
@@ -50,6 +50,10 @@ def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progres
     with ExitStack() as opened:
         devices = [opened.enter_context(closing(device)) for device in ready.open_devices()]
         optimizer = opened.enter_context(closing(open_optimizer(config)))
+        if worker_count(config) < config.update_workers:
+            progress.say(
+                f"--update-workers {config.update_workers}: {worker_count(config)}, a thread for each CPU here"
+            )
         network = build_network(ready.checkpoint, config, ready.placements, devices)
         state_of = initial_state(ready.checkpoint) if ready.saved is None else saved_state(ready.saved)
         load_weights(network, optimizer, config.dtype, state_of)
@@ -65,7 +69,12 @@ def environment(ready: Ready) -> dict[str, Any]:
     """What the run's numbers come from: versions, threads, devices, data, graphs."""
     return {
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
-        "machine": {"cpus": available_cpus(), "torch_threads": torch.get_num_threads(), "arch": platform.machine()},
+        "machine": {
+            "cpus": available_cpus(),
+            "torch_threads": torch.get_num_threads(),
+            "update_workers": worker_count(ready.config),
+            "arch": platform.machine(),
+        },
         "parameters": ready.checkpoint.parameters,
         "data": ready.corpus.facts.as_json(),
         "devices": ready.choice.lines(),

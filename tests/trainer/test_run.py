@@ -120,7 +120,8 @@ def test_other_settings_or_data_are_refused_on_resume(llama, data, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_the_number_of_update_workers_changes_no_bit(llama, data, tmp_path, workers):
+def test_the_number_of_update_workers_changes_no_bit(llama, data, tmp_path, workers, monkeypatch):
+    monkeypatch.setattr("trainer.optim.adamw.available_cpus", lambda: 8)  # fewer would cap the workers
     train(settings(llama, data, tmp_path / "two", dtype="bfloat16"))
     train(settings(llama, data, tmp_path / "other", dtype="bfloat16", update_workers=workers))
     assert_same_state(tmp_path / "two", tmp_path / "other")

@@ -14,6 +14,7 @@ from functools import partial
 
 import torch
 
+from graphcache.cpus import available_cpus
 from trainer.config import RunConfig
 from trainer.device.base import DeviceBackend
 from trainer.optim.base import AdamState, Gradients, ResidentUnit, Unit, UpdateReport
@@ -27,11 +28,16 @@ from trainer.optim.workers import Workers
 Update = HostUpdate | ResidentUpdate
 
 
+def worker_count(config: RunConfig) -> int:
+    """Update workers of a run: those asked for, and no more than the container's CPUs, which they would only share."""
+    return min(config.update_workers, available_cpus())
+
+
 def open_optimizer(config: RunConfig) -> AdamW:
     """The optimizer of a run, its workers started."""
     return AdamW(
         AdamSettings(config.beta1, config.beta2, config.eps, config.weight_decay),
-        workers=config.update_workers,
+        workers=worker_count(config),
         dtype=config.dtype,
         tile_elements=config.catalog_options.tile_elements,
         clip_norm=config.clip_norm,

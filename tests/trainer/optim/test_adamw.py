@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import traceback
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,8 +22,10 @@ from tests.trainer.optim.example import (
     run_steps,
     values,
 )
+from trainer.config import RunConfig
 from trainer.device.cpu import CpuBackend
 from trainer.optim import offload
+from trainer.optim.adamw import worker_count
 from trainer.optim.clip import NonFiniteGradientError
 
 DTYPES = ["bfloat16", "float32"]
@@ -86,6 +89,13 @@ def test_any_number_of_workers(workers: int, monkeypatch: pytest.MonkeyPatch) ->
     """Also when a parameter is many jobs."""
     monkeypatch.setattr(offload, "JOB_ELEMENTS", 3)
     assert same(trained("bfloat16", workers=workers), trained("bfloat16", workers=1))
+
+
+@pytest.mark.parametrize(("asked", "cpus", "used"), [(4, 2, 2), (4, 16, 4), (1, 16, 1)])
+def test_no_more_workers_than_cpus(asked: int, cpus: int, used: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.optim.adamw.available_cpus", lambda: cpus)
+    config = RunConfig(model=Path("m"), data=Path("d"), out=Path("o"), update_workers=asked)
+    assert worker_count(config) == used
 
 
 @pytest.mark.parametrize("resident", [False, True])
