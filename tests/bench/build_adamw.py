@@ -50,8 +50,8 @@ def _elements(shape: str) -> int:
 
 
 def _estimate(entry: Entry) -> int:
-    assert entry.estimate_ns is not None, f"{entry.graph.name} has no estimate"
-    return entry.estimate_ns
+    assert entry.facts.estimate_ns is not None, f"{entry.graph.name} has no estimate"
+    return entry.facts.estimate_ns
 
 
 def _vendor(cache: Path) -> dict[str, Any]:
