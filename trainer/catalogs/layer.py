@@ -116,7 +116,7 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
         "out_input_grad": graph("input_grad", x, out_weight),
         "out_grad": weight_grad(hidden, q_width),
         "out_add": add(hidden, q_width),
-        "attention_backward": graph("attention_backward", attended, q, k, v, probabilities, constants=shared),
+        "attention_backward": graph("attention_backward", attended, q, k, v, probabilities, attended, constants=shared),
         "qkv_input_grad": graph("qkv_input_grad", q, k, v, q_weight, k_weight, v_weight),
         "q_grad": weight_grad(q_width, hidden),
         "q_add": add(q_width, hidden),

@@ -91,20 +91,24 @@ def attention_backward(
     k: Tensor,  # [T*k, d] policy, rotated
     v: Tensor,  # [T*k, d] policy
     probabilities: Tensor,  # [B*k, g*S, S] policy
+    attended: Tensor,  # [T, n*d] policy: attention's result
     *,
     heads: int,
     kv_heads: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q [T*n, d], k [T*k, d] (rotated ones, both) and v [T*k, d], all policy."""
+    """Gradients of q [T*n, d], k [T*k, d] (rotated ones, both) and v [T*k, d], all policy.
+
+    A row of probabilities times their gradients sums to the product of the result and its gradient (Dao et al. 2022,
+    https://arxiv.org/abs/2205.14135), which is S / d times fewer numbers.
+    """
     sequence = probabilities.shape[-1]
     dim = q.shape[-1]
     q, k, v = _grouped(q, heads, kv_heads, sequence), _by_head(k, kv_heads, sequence), _by_head(v, kv_heads, sequence)
-    dout = _grouped(dout.reshape(-1, dim), heads, kv_heads, sequence)
+    dout, attended = (_grouped(x.reshape(-1, dim), heads, kv_heads, sequence) for x in (dout, attended))
     dv = probabilities.transpose(1, 2) @ dout
-    weighted = (dout @ v.transpose(1, 2)).to(FLOAT)
-    wide = probabilities.to(FLOAT)
-    weighted = weighted * wide
-    dscores = (weighted - wide * weighted.sum(-1, keepdim=True)).to(q.dtype)
+    mean = (dout.to(FLOAT) * attended.to(FLOAT)).sum(-1, keepdim=True)
+    dprobabilities = (dout @ v.transpose(1, 2)).to(FLOAT)
+    dscores = ((dprobabilities - mean) * probabilities.to(FLOAT)).to(q.dtype)
     dq, dk = dscores @ k, dscores.transpose(1, 2) @ q
     return (
         _ungrouped(dq, heads, kv_heads, sequence).view(-1, dim),

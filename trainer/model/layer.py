@@ -194,10 +194,9 @@ class LayerRunner:
         free, call = self.backend.free, self._graphs.call
         normed, q, k, v, probabilities, attended = recomputed
         self._accumulate("out", totals, OUT, dmiddle, attended)
-        free(attended)
         (dattended,) = call("out_input_grad", dmiddle, weights[OUT])
-        rotated_dq, rotated_dk, dv = call("attention_backward", dattended, q, k, v, probabilities)
-        free(dattended, q, k, v, probabilities)
+        rotated_dq, rotated_dk, dv = call("attention_backward", dattended, q, k, v, probabilities, attended)
+        free(dattended, q, k, v, probabilities, attended)
         dq, dk = call("rotate", rotated_dq, rotated_dk, *tables.backward)
         free(rotated_dq, rotated_dk)
         dnormed, *by_token = call("qkv_input_grad", dq, dk, dv, weights[Q], weights[K], weights[V])
