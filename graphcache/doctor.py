@@ -24,7 +24,7 @@ from graphcache.location import cache_dir, local_dir
 from graphcache.memo import Memo, memo_of
 from graphcache.runtime.identity import ask_revision, known_revision, torch_version, vendor_version
 from graphcache.store.local import LocalStore
-from graphcache.toolchain.base import cross_gcc_path, cross_gcc_version
+from graphcache.toolchain.cross_gcc import cross_gcc_path, cross_gcc_version
 
 # A few hundred artifacts, and what a compiler writes while it runs.
 FREE_BYTES = 1 << 30

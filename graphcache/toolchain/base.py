@@ -6,17 +6,14 @@ artifact cannot come from two compilers. Nothing here imports torch.
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from graphcache import vendor
 from graphcache.errors import ToolchainError, UsageError
 from graphcache.memo import Memo
 from graphcache.runtime.identity import observed
+from graphcache.toolchain.cross_gcc import cross_gcc_version
 
 if TYPE_CHECKING:
     from graphcache.program import Exported
@@ -80,31 +77,3 @@ def check_settings(settings: Mapping[str, str]) -> None:
         if value not in SETTINGS.get(name, ()):
             known = "; ".join(f"{n}: {', '.join(values)}" for n, values in SETTINGS.items())
             raise UsageError(f"no compiler setting {name}={value!r}", hint=f"known settings: {known}")
-
-
-def cross_gcc_path() -> str:
-    """Raises ToolchainError when it is not on PATH: a compile would fail at its end and name nothing."""
-    path = shutil.which(vendor.CROSS_GCC)
-    if path is None:
-        raise ToolchainError(
-            f"{vendor.CROSS_GCC} is not on PATH; the compiler calls it for its last stage",
-            hint="Debian and Ubuntu: apt-get install gcc-aarch64-linux-gnu",
-        )
-    return path
-
-
-def cross_gcc_version(memo: Memo) -> str:
-    """`12.2.0`, remembered as long as the program file stays as it is. Raises ToolchainError."""
-    path = cross_gcc_path()
-    status = os.stat(path)
-    key = f"cross-gcc 1 {os.path.realpath(path)} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
-    known = memo.get(key)
-    if isinstance(known, str) and known:
-        return known
-    # Older releases print their full version for the second option only.
-    run = subprocess.run([path, "-dumpfullversion", "-dumpversion"], capture_output=True, text=True, check=False)
-    version = run.stdout.strip()
-    if run.returncode or not version:
-        raise ToolchainError(f"{path} does not tell its version: {run.stderr.strip() or run.returncode}")
-    memo.set(key, version)
-    return version

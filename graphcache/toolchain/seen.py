@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from graphcache.errors import ToolchainError
 from graphcache.memo import Memo
 from graphcache.runtime.identity import ask_revision, known_revision, torch_version, vendor_version
-from graphcache.toolchain.base import cross_gcc_version
+from graphcache.toolchain.cross_gcc import cross_gcc_version
 
 
 @dataclass(frozen=True)

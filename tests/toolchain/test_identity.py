@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from graphcache.errors import ToolchainError, UsageError
 from graphcache.memo import Memo
 from graphcache.runtime import identity as runtime
 from graphcache.toolchain import base
+from tests.support.fake_gcc import write_gcc
 
 RECORD = "furiosa/torch/_C.so,sha256=abc,1\n"
 
@@ -55,20 +55,6 @@ def _found(versions: dict[str, str]) -> str:
     if "furiosa-torch" not in versions:
         raise ToolchainError("furiosa-torch is not installed")
     return versions["furiosa-torch"]
-
-
-def write_gcc(folder: Path, version: str) -> Path:
-    """A cross gcc that answers with a version and counts how often it was asked."""
-    folder.mkdir(exist_ok=True)
-    path = folder / vendor.CROSS_GCC
-    path.write_text(f"#!/bin/sh\necho asked >>{folder}/asked\necho {version}\n")
-    path.chmod(0o755)
-    return path
-
-
-def asked(tmp_path: Path) -> int:
-    place = tmp_path / "bin" / "asked"
-    return len(place.read_text().splitlines()) if place.exists() else 0
 
 
 @pytest.mark.usefixtures("installed")
@@ -112,20 +98,11 @@ def test_a_compiler_that_cannot_be_asked_is_an_error(memo: Memo, monkeypatch: py
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_cross_gcc_is_asked_once_as_long_as_it_stays(memo: Memo, tmp_path: Path) -> None:
-    assert base.cross_gcc_version(memo) == base.cross_gcc_version(memo) == "12.2.0"
-    assert asked(tmp_path) == 1
-    path = write_gcc(tmp_path / "bin", "13.1.0")
-    os.utime(path, ns=(1, 1))
-    assert base.cross_gcc_version(memo) == "13.1.0"
-
-
-@pytest.mark.usefixtures("installed")
 def test_without_a_cross_gcc_it_says_what_to_install(memo: Memo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(ToolchainError) as error:
         base.identity(8, memo, "r")
-    assert "apt-get install gcc-aarch64-linux-gnu" in error.value.hint
+    assert "apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross" in error.value.hint
 
 
 @pytest.mark.parametrize("found", ["2.11.0", "2.9.1+cpu", None])
