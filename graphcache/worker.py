@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import errno
 import json
 import os
 import resource
@@ -32,12 +31,10 @@ from typing import IO, Any, Protocol
 
 from graphcache.errors import GraphcacheError
 from graphcache.graph import Graph, TensorSpec
+from graphcache.retryable import is_retryable
 from graphcache.toolchain.base import Compiled
 
 _PR_SET_PDEATHSIG = 1
-# What the operating system says when nothing is wrong with the graph; the vendor's Rust code quotes it.
-_PASSING = ("No space left on device", "Cannot allocate memory", "Too many open files", "Disk quota exceeded")
-_PASSING_ERRNOS = (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EDQUOT)
 
 
 class GraphCompiler(Protocol):
@@ -129,17 +126,7 @@ def _failure(error: Exception) -> dict[str, Any]:
         facts = {"name": "internal", "message": f"{type(error).__name__}: {error}", "hint": ""}
     else:
         facts = error.as_json()
-    return {"error": facts, "retryable": _is_passing(error)}
-
-
-def _is_passing(error: BaseException) -> bool:
-    """Whether the same compile could succeed later: a full disk or no memory, here or in what caused the error."""
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) in _PASSING_ERRNOS:
-        return True
-    # A compiler that ends well and leaves half a file met one of those without a word.
-    if getattr(error, "name", "") == "half-written" or any(text in str(error) for text in _PASSING):
-        return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
+    return {"error": facts, "retryable": is_retryable(error)}
 
 
 def _answer(answers: IO[bytes], value: dict[str, Any], *payload: bytes) -> None:

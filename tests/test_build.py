@@ -21,6 +21,7 @@ from tests.store.processes import finish, kill, start
 from tests.support.fake_build import FakeMachine, fake_toolchain, states
 from tests.support.fake_graphs import fake_graph
 from tests.support.fake_worker import REVISION
+from tests.support.vendor_texts import NO_CC, NO_HEADERS
 from tests.test_pool import running
 
 GRAPHS = [fake_graph(f"g{i}", elements=i + 1) for i in range(4)]
@@ -81,11 +82,12 @@ def test_what_the_compiler_refuses_is_not_tried_again_until_asked(machine: FakeM
     assert machine.compiled == ["bad", "bad"]
 
 
-def test_what_the_machine_caused_is_tried_again(machine: FakeMachine) -> None:
-    half = fake_graph("half", half=True)
-    assert states(machine.build([half])) == {"half": "failed"}
-    assert states(machine.build([half])) == {"half": "failed"}
-    assert machine.compiled == ["half", "half"]
+@pytest.mark.parametrize("fault", [{"half": True}, {"error": NO_HEADERS}, {"error": NO_CC}])
+def test_what_the_machine_caused_is_tried_again(machine: FakeMachine, fault: dict[str, object]) -> None:
+    graph = fake_graph("g", **fault)
+    assert states(machine.build([graph])) == {"g": "failed"}
+    assert states(machine.build([graph])) == {"g": "failed"}
+    assert machine.compiled == ["g", "g"]
 
 
 def test_a_graph_that_cannot_be_exported_is_an_outcome(machine: FakeMachine) -> None:

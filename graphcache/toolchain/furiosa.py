@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from graphcache import vendor
+from graphcache.errors import ToolchainError
 from graphcache.program import Exported
 from graphcache.runtime.furiosa import set_fusion
 from graphcache.runtime.identity import loaded_revision
@@ -64,7 +65,7 @@ class FuriosaCompiler:
     def _wipe(self) -> None:
         shutil.rmtree(self._cache, ignore_errors=True)
         if self._cache.exists():
-            raise CompileError(f"the private compiler cache {self._cache} cannot be emptied")
+            raise ToolchainError(f"the private compiler cache {self._cache} cannot be emptied")
 
 
 def _check_results(exported: Exported, prepared: Any) -> None:

@@ -1,0 +1,62 @@
+"""Errors of furiosa-torch 2026.4.0 as they came; only paths and one long list of fields were shortened."""
+
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+LOGSUMEXP = (
+    "failed to compile\n"
+    "graph():\n"
+    "    %args_0 : [num_users=1] = placeholder[target=args_0]\n"
+    "    %mul : [num_users=1] = call_function[target=torch.ops.aten.mul.Tensor](args = (%args_0, 2), kwargs = {})\n"
+    "    %logsumexp : [num_users=1] = call_function[target=torch.ops.aten.logsumexp.default](args = (%mul, [-1]), kwargs = {})\n"
+    "    return (logsumexp,)\n"
+    "source:\n"
+    "    mul                  demo/graphs.py:7                 return self.function(*args)\n"
+    "    logsumexp            demo/graphs.py:7                 return self.function(*args)\n"
+    "compile error:\n"
+    "failed to import dfg: Not importable for all cases, logsumexp\n"
+    'aten_err: Not importable, Node { origin: Py(0x7f91fbc8e430), name: "logsumexp", op: CallFunction, target: TorchOp("aten::logsumexp", Py(0x7f9210dfca50)), args: [Node("mul"), List([Int(-1)])], kwargs: {}, stack_trace: Some(Py(0x7f381205e3a0)), meta: {"seq_nr": Py(0x7f394954e868)}, users: ["output"] }\n'
+    "\n"
+    "Location:\n"
+    "    /usr/local/cargo/git/checkouts/npu-tools-dec42ebd45bb55cf/fc43f6a7/crates/npu-torch-common/src/dfg_import/aten_ops.rs:463:14\n"
+    'model_compression_err: Not importable, Node { origin: Py(0x7f91fbc8e430), name: "logsumexp", op: CallFunction, target: TorchOp("aten::logsumexp", Py(0x7f9210dfca50)), args: [Node("mul"), List([Int(-1)])], kwargs: {}, stack_trace: Some(Py(0x7f381205e3a0)), meta: {"seq_nr": Py(0x7f394954e868)}, users: ["output"] }\n'
+    "\n"
+    "Location:\n"
+    "    /usr/local/cargo/git/checkouts/npu-tools-dec42ebd45bb55cf/fc43f6a7/crates/npu-torch-common/src/dfg_import/model_compression_ops.rs:37:14\n"
+    'compiled_ops_err: Not importable, Node { origin: Py(0x7f91fbc8e430), name: "logsumexp", op: CallFunction, target: TorchOp("aten::logsumexp", Py(0x7f9210dfca50)), args: [Node("mul"), List([Int(-1)])], kwargs: {}, stack_trace: Some(Py(0x7f381205e3a0)), meta: {"seq_nr": Py(0x7f394954e868)}, users: ["output"] }\n'
+    "\n"
+    "Location:\n"
+    "    /usr/local/cargo/git/checkouts/npu-tools-dec42ebd45bb55cf/fc43f6a7/crates/npu-torch-common/src/dfg_import/compiled_ops.rs:44:13\n"
+    'metadata_err: Not importable as metadata op: Node { origin: Py(0x7f91fbc8e430), name: "logsumexp", op: CallFunction, target: TorchOp("aten::logsumexp", Py(0x7f9210dfca50)), args: [Node("mul"), List([Int(-1)])], kwargs: {}, stack_trace: Some(Py(0x7f381205e3a0)), meta: {"seq_nr": Py(0x7f394954e868)}, users: ["output"] }\n'
+    "\n"
+    "Location:\n"
+    "    /usr/local/cargo/git/checkouts/npu-tools-dec42ebd45bb55cf/fc43f6a7/crates/npu-torch-common/src/dfg_import/metadata_ops.rs:40:14\n"
+    'marker_err: Not importable, Node { origin: Py(0x7f91fbc8e430), name: "logsumexp", op: CallFunction, target: TorchOp("aten::logsumexp", Py(0x7f9210dfca50)), args: [Node("mul"), List([Int(-1)])], kwargs: {}, stack_trace: Some(Py(0x7f381205e3a0)), meta: {"seq_nr": Py(0x7f394954e868)}, users: ["output"] }\n'
+    "\n"
+    "Location:\n"
+    "    /usr/local/cargo/git/checkouts/npu-tools-dec42ebd45bb55cf/fc43f6a7/crates/npu-torch-common/src/dfg_import/marker_ops.rs:23:14\n"
+    "\n"
+    "\n"
+    "Location:\n"
+    "    /usr/local/cargo/git/checkouts/npu-tools-dec42ebd45bb55cf/fc43f6a7/crates/npu-torch-common/src/dfg_import/mod.rs:608:13"
+)
+
+SORT = (
+    "failed to lower dfg\n"
+    "source:\n"
+    "    sort                 demo/graphs.py:7                 return self.function(*args)\n"
+    "compile error:\n"
+    "(cache at /tmp/worker-0/vendor-cache/cc759e7fcf10bd14)\n"
+    "\n"
+    "Caused by:\n"
+    "   0: while verifying sort\n"
+    "   1: Lowering Deadline Violation: Aten(sort) is allowed up to dfg, found in primitive.\n"
+    "\n"
+    "Location:\n"
+    "    /usr/local/cargo/git/checkouts/npu-tools-dec42ebd45bb55cf/fc43f6a7/crates/global-compiler/src/lib.rs:65:30"
+)
+
+NO_HEADERS = "failed to compile dfg to Runnable: PyErr { type: <class 'furiosa.torch._C.error.CompileError'>, value: CompileError('(cache at /tmp/worker-0/vendor-cache/49ef4c8cb6c9282d)\\n\\nCaused by:\\n   0: failed to compile /tmp/.tmpUcsJ58.c\\n   1: In file included from /usr/include/features.h:392,\\n                       from /usr/include/assert.h:35,\\n                       from /tmp/.tmptKsgbk/pe.h:4,\\n                       from <stdin>:1:\\n      /usr/include/features-time64.h:20:10: fatal error: bits/wordsize.h: No such file or directory\\n         20 | #include <bits/wordsize.h>\\n            |          ^~~~~~~~~~~~~~~~~\\n      compilation terminated.\\n\\n   2: failed to run cc\\n   3: process exited unsuccessfully: exit status: 1\\n\\nLocation:\\n    /usr/local/cargo/git/checkouts/npu-tools-dec42ebd45bb55cf/fc43f6a7/crates/npu-utils/src/command.rs:137:17\\n\\nLocation:\\n    /usr/local/cargo/git/checkouts/npu-tools-dec42ebd45bb55cf/fc43f6a7/crates/global-compiler/src/lib.rs:95:64', set()), traceback: None }"
+
+NO_CC = "failed to compile dfg to Runnable: PyErr { type: <class 'furiosa.torch._C.error.CompileError'>, value: CompileError('(cache at /tmp/worker-0/vendor-cache/49ef4c8cb6c9282d)\\n\\nCaused by:\\n    No such file or directory (os error 2)\\n\\nLocation:\\n    /usr/local/cargo/git/checkouts/npu-tools-dec42ebd45bb55cf/fc43f6a7/crates/global-compiler/src/lib.rs:60:26', set()), traceback: None }"
