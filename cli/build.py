@@ -12,7 +12,7 @@ import click
 from cli.cache import toolchain_text, warn_of_faults
 from cli.options import PATH, cache_option, catalog_options, cli_command, given, json_option, only_option
 from cli.progress import build_progress
-from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, emit_warning, secs_text
+from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, emit_warning, printable, secs_text
 from graphcache import catalog, model_source
 from graphcache.build import DEFAULT_TIMEOUT_SECS, BuildOptions, build
 from graphcache.build_report import Report
@@ -223,7 +223,8 @@ def _show(request: Request, report: Report, manifest: Path | None) -> None:
         trouble = outcome.trouble
         if trouble is not None:
             again = "worth another try" if trouble.retryable else "the same every time; --retry compiles it again"
-            print(f"\nfailed  {outcome.graph.name}: {trouble.cause.strip()}\n  {again}")
+            cause = "\n  ".join(printable(line) for line in trouble.cause.strip().splitlines())
+            print(f"\nfailed  {outcome.graph.name}: {cause}\n  {again}")
             if trouble.log:
                 print(f"  log: {request.store.root / trouble.log}")
     if manifest is not None and report.failed:

@@ -10,6 +10,7 @@ from typing import Any
 from cli.render import bytes_text, secs_text
 from graphcache.build_report import Listener, Outcome, Running, Silent
 from graphcache.costs import Expected
+from graphcache.errors import headline
 from graphcache.graph import Graph
 from graphcache.plan import PlanItem
 
@@ -129,8 +130,8 @@ def outcome_text(outcome: Outcome) -> str:
     """One line for people; the log's place is in the summary."""
     name, entry = outcome.graph.name, outcome.entry
     if entry is None:
-        cause = outcome.trouble.cause.strip().splitlines() if outcome.trouble else []
-        return f"failed  {name}  {cause[0] if cause else 'for an unknown reason'}"
+        cause = headline(outcome.trouble.cause) if outcome.trouble else ""
+        return f"failed  {name}  {cause or 'for an unknown reason'}"
     if outcome.state == "compiled":
         cost = entry.cost
         took = f"{secs_text(cost.wall_secs)} (CPU {secs_text(cost.cpu_secs)}, {bytes_text(cost.peak_rss_bytes)})"

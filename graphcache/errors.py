@@ -15,6 +15,15 @@ Exit codes of all commands:
 
 from __future__ import annotations
 
+# A line of a table on a wide terminal, beside a state and a graph's name.
+HEADLINE_CHARACTERS = 120
+
+
+def headline(message: str) -> str:
+    """The first line of a message, cut, for where one line is all there is room for."""
+    first = next(iter(message.strip().splitlines()), "")
+    return first if len(first) <= HEADLINE_CHARACTERS else first[: HEADLINE_CHARACTERS - 1].rstrip() + "…"
+
 
 class GraphcacheError(Exception):
     """Base of all errors that are reported without a traceback.

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from graphcache.errors import headline
 from graphcache.graph import Graph
 from graphcache.key import Key
 from graphcache.programs import Programs
@@ -73,5 +74,5 @@ def of_program(graph: Graph, source: SourceHash, program: str, toolchain: Mappin
         return PlanItem(graph, source, "ready", "", key, found.entry)
     failure = store.failure(key)
     if failure is not None and not failure.retryable:
-        return PlanItem(graph, source, "failed", f"failed before: {failure.cause}", key, None, failure)
+        return PlanItem(graph, source, "failed", f"failed before: {headline(failure.cause)}", key, None, failure)
     return PlanItem(graph, source, "missing", found.reason, key, None, failure)

@@ -34,6 +34,7 @@ from graphcache.digest import json_sha256
 from graphcache.errors import GraphcacheError
 from graphcache.graph import Graph, TensorSpec
 from graphcache.programs import PROGRAM_FORMAT
+from graphcache.source_lines import noted
 
 
 class ExportError(GraphcacheError):
@@ -59,7 +60,8 @@ def export(graph: Graph) -> Exported:
     call = load_function(graph)
     args = tuple(torch.empty(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in graph.args)
     try:
-        module = torch.export.export(_Call(call), args, strict=False)
+        with noted(_Call.forward.__code__.co_filename):
+            module = torch.export.export(_Call(call), args, strict=False)
     except Exception as error:  # whatever a graph's code, or torch's tracing of it, raises
         raise ExportError(
             f"{graph.name} ({graph.function}) cannot be exported: {type(error).__name__}: {error}",

@@ -20,6 +20,7 @@ from functools import cache
 from typing import Any
 
 from graphcache.errors import GraphcacheError, ToolchainError
+from graphcache.vendor_text import named_nodes, readable, whole
 
 DISTRIBUTION = "furiosa-torch"
 # Where doctor looks, and what a look for torch's backends would import by itself.
@@ -223,7 +224,14 @@ def _hidden(packages: Iterable[str]) -> Iterator[None]:
 
 
 class VendorError(RuntimeError):
-    """The vendor's native code panicked or raised; the message is its own."""
+    """The vendor's native code panicked or raised; the message is its own, made readable.
+
+    nodes: the program's nodes that it lists
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(readable(text))
+        self.nodes = named_nodes(text)
 
 
 @contextmanager
@@ -237,7 +245,7 @@ def panics_raised(*, keep: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, (GraphcacheError, *keep)):
             raise
-        raise VendorError(str(error)) from error
+        raise VendorError(whole(error)) from error
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise

@@ -17,7 +17,17 @@ COMPILING = ("build", "check", "exporting", "numeric", "pool", "program", "rebui
 # Modules that run inside an export or a compile, where torch is loaded anyway.
 NEED_TORCH = tuple(
     f"graphcache.{n}"
-    for n in ("check", "inputs", "numeric", "program", "runtime.refusal", "toolchain.furiosa", "worker")
+    for n in (
+        "check",
+        "inputs",
+        "numeric",
+        "program",
+        "runtime.refusal",
+        "source_lines",
+        "toolchain.blame",
+        "toolchain.furiosa",
+        "worker",
+    )
 )
 HEAVY = ("torch", "numpy", "rich", "transformers")
 

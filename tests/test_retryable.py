@@ -10,7 +10,7 @@ from graphcache.errors import GraphcacheError, ToolchainError
 from graphcache.program import ExportError
 from graphcache.retryable import is_retryable
 from graphcache.toolchain.base import CompileError
-from tests.support.vendor_texts import LOGSUMEXP, NO_CC, NO_HEADERS, SORT
+from tests.support.vendor_texts import LOGSUMEXP, NO_CC, NO_HEADERS, OLDER_NO_HEADERS, SORT
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,7 @@ from tests.support.vendor_texts import LOGSUMEXP, NO_CC, NO_HEADERS, SORT
     [
         CompileError(NO_HEADERS),
         CompileError(NO_CC),
+        RuntimeError(OLDER_NO_HEADERS),
         CompileError("failed to write: No space left on device (os error 28)"),
         CompileError("cannot open: Permission denied (os error 13)"),
         OSError(errno.EDQUOT, "of another name"),

@@ -19,6 +19,7 @@ from graphcache.program import Exported
 from graphcache.runtime.furiosa import set_fusion
 from graphcache.runtime.identity import loaded_revision
 from graphcache.toolchain.base import Compiled, CompileError, check_settings
+from graphcache.toolchain.blame import blamed, dropped_results
 
 # `PreLower_O317_cost_16758_hidable_false_rank_1.log`: a way to compute operator 317 and its cost; the unit looks like
 # nanoseconds.
@@ -40,17 +41,18 @@ class FuriosaCompiler:
     def compile(self, exported: Exported, settings: Mapping[str, str]) -> Compiled:
         """Compiles and lowers. Raises CompileError with the compiler's message, UsageError for unknown settings."""
         config = _config(settings)
+        module = exported.module
         self._wipe()
         try:
             with vendor.panics_raised(), self._private_cache():
-                module = _prepare(exported.module)
+                module = _prepare(module)
                 _check_results(exported, module)
                 lowered = self._compiler.lower(module, config)
                 runnable = self._finish(lowered, module, config)
                 executor = vendor.resolve(vendor.layout().executor)(lowered)
                 return Compiled(bytes(runnable.serialize()), bytes(executor.serialize()), estimate_ns(self._cache))
         except vendor.VendorError as error:
-            raise CompileError(str(error)) from error
+            raise CompileError(blamed(module, error)) from error
         finally:
             self._wipe()
 
@@ -73,8 +75,8 @@ def _check_results(exported: Exported, prepared: Any) -> None:
     kept = len(prepared.graph.output_node().args[0])
     if kept != len(exported.outputs):
         raise CompileError(
-            f"the compiler gives {kept} of {len(exported.outputs)} results: the others are arguments, views of "
-            "arguments, or the same as another result",
+            f"the compiler gives {kept} of {len(exported.outputs)} results: "
+            + dropped_results(exported.module, len(exported.outputs) - kept),
             hint="leave them out of the graph, or return copies (clone)",
         )
 

@@ -69,7 +69,7 @@ def vendor(release: str, home: Path) -> Vendor:
     if release == INSTALLED:
         return Vendor(release, None, home)
     place = os.environ.get(OLDER_VARIABLE)
-    if not place:
+    if not place or not Path(place).is_dir():
         message = f"{OLDER_VARIABLE} does not name a folder with furiosa-torch {release}; ./dev test makes one"
         pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
     return Vendor(release, Path(place), home)

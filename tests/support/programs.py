@@ -80,6 +80,25 @@ def returns_a_view(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x + y, y.reshape(-1, 2)
 
 
+def returns_what_it_was_given(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    total = x + y
+    return (
+        total,
+        y.reshape(-1, 2),
+        x,
+        total,
+    )
+
+
+def log_of_sum(x: Tensor, y: Tensor) -> Tensor:
+    """The compiler has no such operator."""
+    return torch.logsumexp(x + y, -1, keepdim=True)
+
+
+def sorted_sum(x: Tensor, y: Tensor) -> Tensor:
+    return torch.sort(x + y)[0]
+
+
 def graph_of(function: str, shape: tuple[int, ...] = (4,), dtype: str = "float32", **constants: object) -> Graph:
     args = tuple(TensorSpec(name, dtype, shape) for name in ("x", "y"))
     return Graph(function, "programs", f"{__name__}:{function}", args, constants)

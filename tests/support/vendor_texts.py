@@ -1,4 +1,4 @@
-"""Errors of furiosa-torch 2026.4.0 as they came; only paths and one long list of fields were shortened."""
+"""Errors of furiosa-torch as they came, of 2026.4.0 where not said; only paths and long lists were shortened."""
 
 # ruff: noqa: E501
 
@@ -60,3 +60,25 @@ SORT = (
 NO_HEADERS = "failed to compile dfg to Runnable: PyErr { type: <class 'furiosa.torch._C.error.CompileError'>, value: CompileError('(cache at /tmp/worker-0/vendor-cache/49ef4c8cb6c9282d)\\n\\nCaused by:\\n   0: failed to compile /tmp/.tmpUcsJ58.c\\n   1: In file included from /usr/include/features.h:392,\\n                       from /usr/include/assert.h:35,\\n                       from /tmp/.tmptKsgbk/pe.h:4,\\n                       from <stdin>:1:\\n      /usr/include/features-time64.h:20:10: fatal error: bits/wordsize.h: No such file or directory\\n         20 | #include <bits/wordsize.h>\\n            |          ^~~~~~~~~~~~~~~~~\\n      compilation terminated.\\n\\n   2: failed to run cc\\n   3: process exited unsuccessfully: exit status: 1\\n\\nLocation:\\n    /usr/local/cargo/git/checkouts/npu-tools-dec42ebd45bb55cf/fc43f6a7/crates/npu-utils/src/command.rs:137:17\\n\\nLocation:\\n    /usr/local/cargo/git/checkouts/npu-tools-dec42ebd45bb55cf/fc43f6a7/crates/global-compiler/src/lib.rs:95:64', set()), traceback: None }"
 
 NO_CC = "failed to compile dfg to Runnable: PyErr { type: <class 'furiosa.torch._C.error.CompileError'>, value: CompileError('(cache at /tmp/worker-0/vendor-cache/49ef4c8cb6c9282d)\\n\\nCaused by:\\n    No such file or directory (os error 2)\\n\\nLocation:\\n    /usr/local/cargo/git/checkouts/npu-tools-dec42ebd45bb55cf/fc43f6a7/crates/global-compiler/src/lib.rs:60:26', set()), traceback: None }"
+
+# 2026.2.0: the cause of an exception that says `failed to compile the graph`.
+OLDER_NO_HEADERS = (
+    "failed to compile /tmp/.tmpSWnb2E.c\n"
+    "\n"
+    "Caused by:\n"
+    "   0: In file included from /usr/include/features.h:392,\n"
+    "                       from /tmp/.tmpC0DAeF/pe.h:4,\n"
+    "                       from <stdin>:1:\n"
+    "      /usr/include/features-time64.h:20:10: fatal error: bits/wordsize.h: No such file or directory\n"
+    "      compilation terminated.\n"
+    "\n"
+    "   1: failed to run cc: ExitStatusError(unix_wait_status(256))\n"
+    "\n"
+    "Location:\n"
+    "    /root/.cargo/git/checkouts/npu-tools-dec42ebd45bb55cf/3f23a71/crates/npu-utils/src/command.rs:122:30"
+)
+
+OLDER_SORT = (
+    "unsupported EDF node: Cpu(Op::inputs: [T0], Op::outputs: [T1, T4], Op::operator: Some(Operator { "
+    'name: "sort#Decompose:3#Kernelized:3", option: Aten { inner: Sort { dim: -1, descending: false } } }))'
+)
