@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from graphcache.plan import PlanItem, plan
 from graphcache.programs import Programs
 from graphcache.source import SourceHashes
 from graphcache.source_tree import WorkTree
+from graphcache.store.base import Entry
 from graphcache.store.local import LocalStore
 from graphcache.toolchain.base import DEFAULT_FUSION, identity
 
@@ -66,6 +67,7 @@ class Request:
         "graphcache build --shapes-from model.safetensors --only adamw",
         "graphcache build --shapes-from Llama-3.1-8B --only adamw --fusion 8 --jobs 4",
         "graphcache build --shapes-from cache_manifests/llama-3.1-8b-adamw.json --only adamw --dry-run",
+        "graphcache build --shapes-from Llama-3.1-8B --dry-run --manifest cache_manifests/llama-3.1-8b.json",
     ),
 )
 @click.option(
@@ -91,7 +93,12 @@ class Request:
     help="A compile that holds more fails. Default: an equal share of what there is.",
 )
 @catalog_options
-@click.option("--manifest", type=PATH, metavar="FILE", help="Write the graphs, their artifacts and costs to FILE.")
+@click.option(
+    "--manifest",
+    type=PATH,
+    metavar="FILE",
+    help="Write the graphs, their artifacts and costs to FILE; with --dry-run, what is missing as planned.",
+)
 @click.option("--retry", is_flag=True, help="Compile also what the compiler refused before.")
 @click.option("--dry-run", is_flag=True, help="Show what would be compiled, and why.")
 @cache_option
@@ -113,7 +120,7 @@ def command(
     request = _request(source, only, manifest, cache, options)
     with memo_of(request.store.root) as memo:
         if dry_run:
-            return _dry_run(request, memo, options["fusion"], as_json)
+            return _dry_run(request, memo, options["fusion"], manifest, as_json)
         with build_progress(as_json) as listener:
             report = build(
                 request.listing.graphs,
@@ -126,7 +133,7 @@ def command(
             )
     written = manifest is not None and not report.failed
     if manifest is not None and written:
-        write_manifest(manifest, _manifest(request, report))
+        write_manifest(manifest, _manifest(request, report.toolchain, ((o.item, o.entry) for o in report.outcomes)))
     if as_json:
         emit_json(_as_json(request, report, str(manifest) if written else None))
     else:
@@ -162,20 +169,28 @@ def _build_options(options: Mapping[str, Any]) -> BuildOptions:
     )
 
 
-def _dry_run(request: Request, memo: Memo, fusion: int, as_json: bool) -> int:
-    """The plan, and nothing more. A graph whose program nobody remembers is `unknown`: it would be exported first."""
+def _dry_run(request: Request, memo: Memo, fusion: int, manifest: Path | None, as_json: bool) -> int:
+    """The plan, and nothing more but a manifest of it. A graph whose program nobody remembers is `unknown`: it would be
+    exported first."""
+    toolchain = identity(fusion, memo)
     items = plan(
         request.listing.graphs,
         sources=SourceHashes(WorkTree()),
         programs=request.programs,
-        toolchain=identity(fusion, memo),
+        toolchain=toolchain,
         store=request.store,
     )
+    if manifest is not None:
+        write_manifest(manifest, _manifest(request, toolchain, ((item, item.entry) for item in items)))
     warn_of_faults(request.store.faults)
     if as_json:
-        emit_json({"cache": str(request.store.root), "graphs": [_item_json(item) for item in items]})
-    else:
-        emit_table(("state", "graph", "why"), [(item.state, item.graph.name, item.reason) for item in items])
+        facts = {"cache": str(request.store.root), "manifest": None if manifest is None else str(manifest)}
+        emit_json({**facts, "graphs": [_item_json(item) for item in items]})
+        return 0
+    emit_table(("state", "graph", "why"), [(item.state, item.graph.name, item.reason) for item in items])
+    if manifest is not None:
+        compiled = sum(item.entry is not None for item in items)
+        emit_facts([("manifest", f"{manifest}: {compiled} compiled, {len(items) - compiled} planned")])
     return 0
 
 
@@ -189,18 +204,23 @@ def _item_json(item: PlanItem) -> dict[str, Any]:
     }
 
 
-def _manifest(request: Request, report: Report) -> Manifest:
-    entries = {o.graph.name: o.entry for o in report.outcomes if o.entry is not None}
+def _manifest(
+    request: Request, toolchain: Mapping[str, str], found: Iterable[tuple[PlanItem, Entry | None]]
+) -> Manifest:
+    """Graphs with an entry are compiled in it, others planned."""
+    pairs = list(found)
+    entries = {item.graph.name: entry for item, entry in pairs if entry is not None}
+    programs = {item.graph.name: item.program for item, _ in pairs if item.program is not None}
     return Manifest.of(
         request.model.name,
         config=request.model.config,
         groups=request.model.table.groups(),
         catalogs=request.catalogs,
         options=request.options,
-        toolchain=report.toolchain,
+        toolchain=toolchain,
         listing=request.listing,
-        sources={o.graph.name: o.item.source for o in report.outcomes},
-        programs={name: entry.program for name, entry in entries.items()},
+        sources={item.graph.name: item.source for item, _ in pairs},
+        programs={**programs, **{name: entry.program for name, entry in entries.items()}},
         compiled={name: Compiled.of(entry) for name, entry in entries.items()},
     )
 

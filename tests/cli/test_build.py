@@ -15,12 +15,15 @@ from typing import Any
 import pytest
 
 import cli.build
+import cli.diff
 from cli.main import run
 from cli.progress import LiveProgress
 from graphcache.build_report import Running
 from graphcache.costs import Expected
 from graphcache.graph import Graph, Listing, Use
+from graphcache.manifest import Compiled
 from graphcache.manifest_file import read_manifest
+from graphcache.toolchain.seen import Seen
 from tests.compiler.vendor import model
 from tests.store.processes import finish, start
 from tests.support.fake_build import FakeMachine, fake_toolchain
@@ -28,6 +31,7 @@ from tests.support.fake_graphs import fake_graph
 from tests.support.fake_worker import COMMAND, REVISION
 
 Invoke = Callable[..., Any]
+Look = Callable[[Path], dict[str, str]]
 GRAPHS = [fake_graph("g1", elements=1), fake_graph("g2", elements=2)]
 
 
@@ -60,6 +64,19 @@ def invoke(machine: FakeMachine, tmp_path: Path, capsys: pytest.CaptureFixture[s
     def command(*args: str, code: int = 0) -> Any:
         assert run(["build", "--shapes-from", str(checkpoint), "--jobs", "1", *args]) == code
         return capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture
+def look(monkeypatch: pytest.MonkeyPatch, machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> Look:
+    """`graphcache diff` of a manifest, which must find nothing to do: states by graph."""
+    monkeypatch.setattr(cli.diff, "seen", lambda memo: Seen(fake_toolchain(), {}))
+
+    def command(path: Path) -> dict[str, str]:
+        assert run(["diff", "--manifest", str(path), "--json"]) == 0
+        (compared,) = json.loads(capsys.readouterr().out)["manifests"]
+        return {graph["graph"]: graph["state"] for graph in compared["graphs"]}
 
     return command
 
@@ -171,6 +188,44 @@ def test_a_dry_run_compiles_nothing(invoke: Invoke, machine: FakeMachine) -> Non
     machine.known = REVISION
     value = json.loads(invoke("--dry-run", "--json").out)
     assert {item["state"] for item in value["graphs"]} == {"ready"}
+
+
+def test_a_dry_run_writes_a_manifest_of_the_plan(
+    invoke: Invoke, graphs: list[Graph], machine: FakeMachine, tmp_path: Path, look: Look
+) -> None:
+    path, bad = tmp_path / "manifest.json", fake_graph("bad", elements=3, error="no")
+    graphs[:] = [GRAPHS[0], bad]
+    invoke(code=1)
+    machine.known = REVISION
+    graphs[:] = [*GRAPHS, bad]
+    lines = invoke("--dry-run", "--manifest", str(path)).out.splitlines()
+    assert lines[-1] == f"manifest  {path}: 1 compiled, 2 planned"
+    ready, unknown, refused = read_manifest(path).graphs
+    (entry,) = machine.store.entries()
+    assert (ready.status, ready.key, ready.compiled) == ("compiled", entry.key, Compiled.of(entry))
+    assert (unknown.status, unknown.program, unknown.key) == ("planned", None, None)
+    assert (refused.status, refused.key) == ("planned", machine.store.failures()[0].key)
+    assert look(path) == {"g1": "unchanged", "g2": "planned", "bad": "planned"}
+    value = json.loads(invoke("--dry-run", "--manifest", str(path), "--json").out)
+    assert value["manifest"] == str(path)
+    assert sorted(machine.compiled) == ["bad", "g1"], "nothing was compiled by a dry run"
+
+
+def test_a_planned_manifest_is_built_from(
+    invoke: Invoke, machine: FakeMachine, tmp_path: Path, capsys: pytest.CaptureFixture[str], look: Look
+) -> None:
+    path = tmp_path / "manifest.json"
+    invoke("--dry-run", "--manifest", str(path))
+    assert look(path) == {"g1": "planned", "g2": "planned"}
+    assert run(["build", "--shapes-from", str(path), "--jobs", "1"]) == 0
+    assert sorted(machine.compiled) == ["g1", "g2"]
+    capsys.readouterr()
+    machine.known = REVISION
+    assert run(["build", "--shapes-from", str(path), "--dry-run", "--manifest", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("2 compiled, 0 planned")
+    assert look(path) == {"g1": "unchanged", "g2": "unchanged"}
+    invoke("--manifest", str(tmp_path / "built.json"))
+    assert (tmp_path / "built.json").read_bytes() == path.read_bytes(), "as a build writes it"
 
 
 def test_limits_reach_the_workers(invoke: Invoke, graphs: list[Graph]) -> None:
