@@ -30,7 +30,7 @@ from trainer.device.guarded import GuardedBackend
 
 UPLOADERS = 4
 UPLOADED_ELEMENTS = 1 << 14  # 64 KiB of float32
-# With the guard on, uploads wait for calls beyond this, or a machine of two cores would do twenty of them for each call.
+# With the guard, uploads wait for calls beyond this, or a machine of two cores would do twenty of them for each call.
 UPLOADS_A_CALL = 2
 PAUSE_SECS = 0.0002
 # With the guard, calls that are as short as they can be, for many of them. Without it, calls of 50 ms: the vendor's
