@@ -11,7 +11,7 @@ from graphcache.graph import ITEM_BYTES
 from trainer.catalogs.head import Chunks
 from trainer.config import RunConfig
 from trainer.model.config import ModelConfig
-from trainer.model.layer import parameter_shapes
+from trainer.model.parameters import device_weights, parameter_shapes
 from trainer.placement import Placement
 
 FLOAT_BYTES = ITEM_BYTES["float32"]
@@ -83,13 +83,14 @@ def _device_plan(
     layer = _elements(shapes.values())
     tokens = config.micro_batch * config.seq
     head = model.hidden * (_rows(model) + 1) if has_head else 0
-    zeros = _elements({shape for shape in shapes.values() if len(shape) == 1})
-    rotary = 3 * tokens * (model.q_width + model.kv_width)
+    zeros = _elements({weight.shape for weight in device_weights(shapes) if len(weight.shape) == 1})
+    rotary = 3 * tokens * (model.q_width + 2 * model.kv_width)
+    mask = model.heads // model.kv_heads * config.seq**2
     gradients, working = max(_moments(model, config, layers, head), key=sum)
     return DevicePlan(
         device=placement.device,
         weights=(layer * layers + head) * item,
-        tables=(zeros + rotary + config.seq**2) * FLOAT_BYTES,
+        tables=(zeros + rotary + mask) * FLOAT_BYTES,
         inputs=layers * tokens * model.hidden * item,
         gradients=gradients,
         state=layer * len(placement.resident) * STATE_BYTES,
@@ -115,13 +116,15 @@ def _layer_working(model: ModelConfig, config: RunConfig) -> int:
     """
     tokens, item = config.micro_batch * config.seq, ITEM_BYTES[config.dtype]
     shapes = parameter_shapes(model)
-    largest = max(math.prod(shape) for shape in shapes.values())
+    largest = max(weight.elements for weight in device_weights(shapes))
     probabilities = config.micro_batch * model.heads * config.seq**2
-    attention = tokens * (5 * model.hidden + 4 * model.q_width + 4 * model.kv_width) + probabilities
-    mlp = attention + tokens * (3 * model.hidden + 5 * model.intermediate)
-    tile = min(config.catalog_options.tile_elements, largest)
+    attention = tokens * (5 * model.hidden + 4 * model.q_width + 4 * model.kv_width) + 2 * probabilities
+    mlp = attention + tokens * (3 * model.hidden + 6 * model.intermediate)
+    tile = min(config.catalog_options.tile_elements, max(math.prod(shape) for shape in shapes.values()))
     update = _elements(shapes.values()) * 2 * item + tile * (STATE_BYTES + item) if config.resident_layers else 0
-    return max(mlp * item + 2 * largest * FLOAT_BYTES, update)
+    # A first micro-batch's gradient is its accumulator.
+    adding = 2 * largest * FLOAT_BYTES if config.accum > 1 else 0
+    return max(mlp * item + adding, update)
 
 
 def _head_working(model: ModelConfig, config: RunConfig) -> int:

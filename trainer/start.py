@@ -30,7 +30,7 @@ def build_network(
         runner = LayerRunner(devices[placement.device], model, options)
         runner.load()
         tables = runner.upload_tables()
-        tiles = TileRunner(runner.backend, runner.shapes.values(), options)
+        tiles = TileRunner(runner.backend, runner.weights, options)
         tiles.load()
         layers.extend(LayerUnit(i, runner, tables, tiles, resident=i in placement.resident) for i in placement.layers)
     head_runner = HeadRunner(devices[placements[-1].device], model, options)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from trainer.assembly import Assembly
 from trainer.device.base import Buffer, DeviceBackend
 from trainer.model.head import HeadGrads, HeadRunner, HeadWeights
 from trainer.model.layer import LayerRunner, Tables
@@ -33,7 +34,6 @@ class LayerUnit:
         self.name = self.prefix.rstrip(".")
         self.parameters = tuple(Parameter(name, shape) for name, shape in runner.shapes.items())
         self.backend = runner.backend
-        self._shapes = runner.shapes
         self._runner = runner
         self._tables = tables
         self._tiles = tiles
@@ -41,6 +41,7 @@ class LayerUnit:
         self._dtype: torch.dtype = getattr(torch, runner.options.dtype)
         self._weights: dict[str, Buffer] = {}
         self._gradients: dict[str, Buffer] = {}
+        self._assembly = Assembly(runner.weights)
 
     def forward(self, x: Buffer) -> Buffer:
         """[T, H] policy -> [T, H] policy; x is not freed."""
@@ -60,24 +61,29 @@ class LayerUnit:
         self._weights = {}
 
     def pieces(self, gradients: dict[str, Buffer]) -> Iterator[tuple[str, Piece]]:
-        for parameter in self.parameters:
-            total = gradients.pop(parameter.name)
-            if parameter.decays:
-                for tile in self._tiles.cut(total):
-                    yield parameter.name, tile
+        for weight in self._runner.weights:
+            total = gradients.pop(weight.name)
+            if len(weight.shape) > 1:
+                yield from self._tiles.cut(weight, total)
             else:
-                host = self.backend.download(total)
+                host = self.backend.download(total).to(self._dtype)
                 self.backend.free(total)
-                yield parameter.name, host.to(self._dtype).flatten()
+                parts = torch.split(host, [shape[0] for _, shape in weight.parts])
+                yield from zip((name for name, _ in weight.parts), parts, strict=True)
 
     def host_weight(self, name: str) -> None:
         """None: the device has the only copy."""
 
     def install(self, name: str, weight: Tensor) -> None:
-        self._replace(name, self.backend.upload(weight.view(self._shapes[name]), self.prefix + name))
+        complete = self._assembly.add(name, weight)
+        if complete is not None:
+            of, rows = complete
+            self._replace(of.name, self.backend.upload(rows.view(of.shape), self.prefix + of.name))
 
     def install_tiles(self, name: str, tiles: Sequence[Buffer]) -> None:
-        self._replace(name, self._tiles.join(self._shapes[name], tiles))
+        complete = self._assembly.add_tiles(name, tiles)
+        if complete is not None:
+            self._replace(complete[0].name, self._tiles.join(*complete))
 
     def _replace(self, name: str, buffer: Buffer) -> None:
         old = self._weights.get(name)

@@ -14,7 +14,7 @@ from torch import Tensor
 from graphcache.errors import GraphcacheError
 from graphcache.shapes import TensorInfo, TensorTable, read_config, read_table
 from trainer.model.config import ModelConfig
-from trainer.model.layer import parameter_shapes
+from trainer.model.parameters import parameter_shapes
 from trainer.model.rope import inverse_frequencies
 from trainer.raw import read_tensor
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphcache.catalog import CatalogOptions
@@ -31,37 +32,44 @@ CALLS = {
     "norm": 4,
     "qkv": 2,
     "rotate": 3,
-    "attention": 2,
-    "attention_out": 2,
+    "split": 2,
+    "scores": 2,
+    "softmax": 2,
+    "attend": 2,
+    "out": 2,
     "gate_up": 2,
-    "swiglu_down": 1,
-    "swiglu_down_backward": 1,
+    "swiglu": 1,
+    "down": 1,
+    "down_input_grad": 1,
+    "swiglu_backward": 1,
     "down_grad": 1,
     "down_add": 1,
     "gate_up_input_grad": 1,
-    "gate_grad": 2,
-    "gate_add": 2,
+    "gate_up_grad": 1,
+    "gate_up_add": 1,
     "norm_backward": 2,
     "out_input_grad": 1,
     "out_grad": 1,
     "out_add": 1,
     "attention_backward": 1,
+    "join": 1,
     "qkv_input_grad": 1,
-    "q_grad": 1,
-    "q_add": 1,
-    "kv_grad": 2,
-    "kv_add": 2,
-    "bias_grads": 1,
+    "qkv_grad": 1,
+    "qkv_add": 1,
+    "qkv_bias_grad": 1,
 }
 
 
 def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
     """Graph by part of the step. Parts whose function and shapes are the same share one graph."""
     tokens, sequence = options.micro_batch * options.sequence, options.sequence
-    hidden, mlp, dim = config.hidden, config.intermediate, config.head_dim
-    heads, kv_heads, q_width, kv_width = config.heads, config.kv_heads, config.q_width, config.kv_width
+    hidden, mlp, dim, kv_heads = config.hidden, config.intermediate, config.head_dim, config.kv_heads
+    q_width, kv_width = config.q_width, config.kv_width
+    all_heads, all_width = config.heads + 2 * kv_heads, q_width + 2 * kv_width
+    group = config.heads // kv_heads * sequence
     eps: dict[str, Any] = {"eps": config.eps}
-    shared: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads}
+    heads: dict[str, Any] = {"heads": config.heads, "kv_heads": kv_heads, "sequence": sequence}
+    widths: dict[str, Any] = {"q_width": q_width, "kv_width": kv_width}
 
     def policy(name: str, *shape: int) -> TensorSpec:
         return TensorSpec(name, options.dtype, shape)
@@ -69,69 +77,73 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
     def wide(name: str, *shape: int) -> TensorSpec:
         return TensorSpec(name, FLOAT, shape)
 
-    x, norm = policy("x", tokens, hidden), policy("norm", hidden)
-    q, k, v = (policy(n, tokens * h, dim) for n, h in (("q", heads), ("k", kv_heads), ("v", kv_heads)))
-    q_weight = policy("q_weight", q_width, hidden)
-    k_weight, v_weight = policy("k_weight", kv_width, hidden), policy("v_weight", kv_width, hidden)
-    biases = (policy("q_bias", q_width), policy("k_bias", kv_width), policy("v_bias", kv_width))
-    probabilities = policy("probabilities", options.micro_batch * kv_heads, heads // kv_heads * sequence, sequence)
-    attended = policy("attended", tokens, q_width)
-    out_weight = policy("out_weight", hidden, q_width)
-    gate, up = policy("gate", tokens, mlp), policy("up", tokens, mlp)
-    gate_weight, up_weight = policy("gate_weight", mlp, hidden), policy("up_weight", mlp, hidden)
-    down_weight = policy("down_weight", hidden, mlp)
-    tables = tuple(
-        wide(n, tokens * h, dim)
-        for n, h in (("q_cos", heads), ("q_sin", heads), ("k_cos", kv_heads), ("k_sin", kv_heads))
-    )
+    def linear(out: int, inner: int, *bias: TensorSpec) -> Graph:
+        args = policy("x", tokens, inner), policy("weight", out, inner), *bias
+        return graph("linear", *args, label=f"linear{'_bias' if bias else ''}[{out}x{inner}]")
+
+    def linear_residual(inner: int) -> Graph:
+        args = policy("x", tokens, inner), policy("weight", hidden, inner), policy("residual", tokens, hidden)
+        return graph("linear_residual", *args, label=f"linear_residual[{hidden}x{inner}]")
+
+    def input_grad(out: int, inner: int) -> Graph:
+        args = policy("dy", tokens, out), policy("weight", out, inner)
+        return graph("input_grad", *args, label=f"input_grad[{out}x{inner}]")
 
     def weight_grad(out: int, inner: int) -> Graph:
-        return graph(
-            "weight_grad", policy("dy", tokens, out), policy("x", tokens, inner), label=f"weight_grad[{out}x{inner}]"
-        )
+        args = policy("dy", tokens, out), policy("x", tokens, inner)
+        return graph("weight_grad", *args, label=f"weight_grad[{out}x{inner}]")
 
     def add(out: int, inner: int) -> Graph:
         args = wide("total", out, inner), wide("grad", out, inner)
         return graph("add", *args, label=f"add[{out}x{inner}]", settings=ROWWISE)
 
+    x, norm = policy("x", tokens, hidden), policy("norm", hidden)
+    q, k, v = policy("q", tokens * config.heads, dim), *(policy(n, tokens * kv_heads, dim) for n in "kv")
+    all_rows = tokens * all_heads
+    scores = policy("scores", options.micro_batch * kv_heads, group, sequence)
+    probabilities = replace(scores, name="probabilities")
+    dout, attended = replace(q, name="dout"), replace(q, name="attended")
+    gate_up, product = policy("gate_up", tokens, 2 * mlp), policy("dproduct", tokens, mlp)
     found = {
         "norm": graph("rms_norm", x, norm, constants=eps, settings=ROWWISE),
-        "qkv": graph(
-            "qkv",
-            *(x, q_weight, k_weight, v_weight, *(biases if config.qkv_bias else ())),
-            constants={"head_dim": dim},
+        "qkv": linear(all_width, hidden, *([policy("bias", all_width)] if config.qkv_bias else ())),
+        "rotate": graph(
+            "rotate",
+            *(policy("x", all_rows, dim), wide("cos", all_rows, dim), wide("sin", all_rows, dim)),
+            settings=ROTATION,
         ),
-        "rotate": graph("rotate", q, k, *tables, settings=ROTATION),
-        "attention": graph("attention", q, k, v, wide("mask", sequence, sequence), constants=shared),
-        "attention_out": graph("linear_residual", attended, out_weight, x),
-        "gate_up": graph("gate_up", x, gate_weight, up_weight),
-        "swiglu_down": graph("swiglu_down", gate, up, down_weight, x),
-        "swiglu_down_backward": graph("swiglu_down_backward", x, gate, up, down_weight),
+        "split": graph("split_heads", policy("heads", tokens, all_width), constants=widths, settings=ROWWISE),
+        "scores": graph("scores", q, k, constants=heads),
+        "softmax": graph("softmax", scores, wide("mask", group, sequence), settings=ROWWISE),
+        "attend": graph("attend", probabilities, v, constants=heads),
+        "out": linear_residual(q_width),
+        "gate_up": linear(2 * mlp, hidden),
+        "swiglu": graph("swiglu", gate_up, settings=ROWWISE),
+        "down": linear_residual(mlp),
+        "down_input_grad": input_grad(hidden, mlp),
+        "swiglu_backward": graph("swiglu_backward", product, gate_up, settings=ROWWISE),
         "down_grad": weight_grad(hidden, mlp),
         "down_add": add(hidden, mlp),
-        "gate_up_input_grad": graph("input_grad_2", gate, gate_weight, up, up_weight),
-        "gate_grad": weight_grad(mlp, hidden),
-        "gate_add": add(mlp, hidden),
+        "gate_up_input_grad": input_grad(2 * mlp, hidden),
+        "gate_up_grad": weight_grad(2 * mlp, hidden),
+        "gate_up_add": add(2 * mlp, hidden),
         "norm_backward": graph("norm_backward", wide("total", hidden), x, x, norm, x, constants=eps, settings=ROWWISE),
-        "out_input_grad": graph("input_grad", x, out_weight),
+        "out_input_grad": input_grad(hidden, q_width),
         "out_grad": weight_grad(hidden, q_width),
         "out_add": add(hidden, q_width),
-        "attention_backward": graph("attention_backward", attended, q, k, v, probabilities, attended, constants=shared),
-        "qkv_input_grad": graph("qkv_input_grad", q, k, v, q_weight, k_weight, v_weight),
-        "q_grad": weight_grad(q_width, hidden),
-        "q_add": add(q_width, hidden),
-        "kv_grad": weight_grad(kv_width, hidden),
-        "kv_add": add(kv_width, hidden),
+        "attention_backward": graph("attention_backward", dout, q, k, v, probabilities, attended, constants=heads),
+        "join": graph(
+            "join_heads",
+            *(policy("q", tokens, q_width), policy("k", tokens, kv_width), policy("v", tokens, kv_width)),
+            settings=ROWWISE,
+        ),
+        "qkv_input_grad": input_grad(all_width, hidden),
+        "qkv_grad": weight_grad(all_width, hidden),
+        "qkv_add": add(all_width, hidden),
     }
     if config.qkv_bias:
-        totals = wide("q_total", q_width), wide("k_total", kv_width), wide("v_total", kv_width)
-        found["bias_grads"] = graph(
-            "bias_grads",
-            *totals,
-            policy("dq", tokens, q_width),
-            policy("dk", tokens, kv_width),
-            policy("dv", tokens, kv_width),
-        )
+        args = wide("total", all_width), policy("dy", tokens, all_width)
+        found["qkv_bias_grad"] = graph("bias_grad", *args, settings=ROWWISE)
     return found
 
 

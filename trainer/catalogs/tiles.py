@@ -6,17 +6,29 @@ graph it costs the compiler 20 to 46 s for a 4096 x 4096 weight, against 1 to 3 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from graphcache.catalog import CatalogOptions
 from graphcache.graph import Graph, Listing, TensorSpec, Use
-from trainer.catalogs.adamw import decoder_matrices, tiles
+from trainer.catalogs.adamw import tiles
+from trainer.model.parameters import Shape, Weight, device_weights
 
 if TYPE_CHECKING:
     from graphcache.shapes import TensorTable
 
 MODULE = "trainer.graphs.tiles"
+_LAYER = re.compile(r"((?:^|.*\.)layers\.\d+)\.(.*)")
+
+
+def cuts(weight: Weight, options: CatalogOptions) -> list[tuple[str, int]]:
+    """The tiles of a matrix in order: the parameter that each belongs to, and its elements."""
+    return [
+        (name, size) for name, (rows, columns) in weight.parts for size in tiles(rows * columns, options.tile_elements)
+    ]
 
 
 def cast(elements: int, dtype: str) -> Graph:
@@ -25,24 +37,34 @@ def cast(elements: int, dtype: str) -> Graph:
     return Graph(f"tiles.cast[{elements}]", "tiles", f"{MODULE}:cast", args, {"dtype": dtype})
 
 
-def join(shape: tuple[int, ...], sizes: tuple[int, ...], dtype: str) -> Graph:
-    """Tiles of `sizes` elements of the policy's dtype to one weight of `shape`."""
-    args = tuple(TensorSpec(f"tile{i}", dtype, (size,)) for i, size in enumerate(sizes))
-    label = "x".join(map(str, shape))
-    return Graph(f"tiles.join[{label}]", "tiles", f"{MODULE}:join", args, {"shape": list(shape)})
+def join(weight: Weight, options: CatalogOptions) -> Graph:
+    """A matrix's tiles to the matrix."""
+    sizes = [size for _, size in cuts(weight, options)]
+    args = tuple(TensorSpec(f"tile{i}", options.dtype, (size,)) for i, size in enumerate(sizes))
+    shape = "x".join(map(str, weight.shape))
+    runs = "+".join(f"{len(list(run))}*{size}" for size, run in groupby(sizes))
+    return Graph(f"tiles.join[{shape} of {runs}]", "tiles", f"{MODULE}:join", args, {"shape": list(weight.shape)})
 
 
 def catalog(table: TensorTable, config: Mapping[str, Any] | None, options: CatalogOptions) -> Listing:
     """Entry point `tiles`. Needs no config: the table has every weight's shape."""
-    uses: dict[str, Use] = {}
     graphs: dict[str, Graph] = {}
-    for (short, shape), count in sorted(decoder_matrices(table).items()):
-        sizes = tiles(shape[0] * shape[1], options.tile_elements)
-        for size in sorted(set(sizes), reverse=True):
-            graph = cast(size, options.dtype)
+    uses: list[Use] = []
+    for weight, layers in sorted(Counter(_matrices(table)).items(), key=lambda found: found[0].name):
+        sizes = Counter(size for _, size in cuts(weight, options))
+        needed = [(cast(size, options.dtype), calls) for size, calls in sorted(sizes.items())]
+        for graph, calls in [*needed, (join(weight, options), 1)]:
             graphs[graph.name] = graph
-            uses[f"{graph.name} {short}"] = Use(graph.name, short, count, sizes.count(size))
-        graph = join(shape, sizes, options.dtype)
-        graphs[graph.name] = graph
-        uses[f"{graph.name} {short}"] = Use(graph.name, short, count, 1)
-    return Listing(tuple(graphs[name] for name in sorted(graphs)), tuple(uses[key] for key in sorted(uses)))
+            uses.append(Use(graph.name, weight.name, layers, calls))
+    return Listing(tuple(graphs[name] for name in sorted(graphs)), tuple(uses))
+
+
+def _matrices(table: TensorTable) -> Iterator[Weight]:
+    """The device weights of each layer that are matrices."""
+    layers: defaultdict[str, dict[str, Shape]] = defaultdict(dict)
+    for tensor in table:
+        match = _LAYER.fullmatch(tensor.name)
+        if match and len(tensor.shape) == 2 and tensor.elements:
+            layers[match[1]][match[2]] = tensor.shape
+    for shapes in layers.values():
+        yield from device_weights(shapes)

@@ -77,8 +77,8 @@ class DeviceBackend(Protocol):
     def call(self, loaded: LoadedGraph, args: Sequence[Buffer]) -> tuple[Buffer, ...]:
         """Run a graph: arguments must have its shapes and dtypes; the results are new buffers."""
 
-    def cut(self, buffer: Buffer, sizes: Sequence[int]) -> tuple[Buffer, ...]:
-        """The buffer's elements as flat pieces of these sizes, in order and without a copy. Takes the buffer.
+    def cut(self, buffer: Buffer, shapes: Sequence[tuple[int, ...]]) -> tuple[Buffer, ...]:
+        """The buffer's elements as pieces of these shapes, in order and without a copy. Takes the buffer.
 
         The pieces share its memory, which is counted piece by piece and is free for others when all of them are freed.
         """
@@ -97,7 +97,9 @@ def check_args(graph: Graph, args: Sequence[Buffer]) -> None:
     assert wanted == given, f"{graph.name} takes {wanted}, was given {given}"
 
 
-def cut_specs(spec: TensorSpec, sizes: Sequence[int]) -> list[TensorSpec]:
+def cut_specs(spec: TensorSpec, shapes: Sequence[tuple[int, ...]]) -> list[TensorSpec]:
     """The pieces that `cut` makes of a buffer."""
-    assert sum(sizes) == spec.elements, f"{spec.name} has {spec.elements} elements, not {sum(sizes)}"
-    return [TensorSpec(f"{spec.name} piece {i}", spec.dtype, (size,)) for i, size in enumerate(sizes)]
+    pieces = [TensorSpec(f"{spec.name} piece {i}", spec.dtype, shape) for i, shape in enumerate(shapes)]
+    wanted = sum(piece.elements for piece in pieces)
+    assert wanted == spec.elements, f"{spec.name} has {spec.elements} elements, not {wanted}"
+    return pieces

@@ -45,9 +45,10 @@ class CpuBackend:
             results = (results,)
         return tuple(self._buffer(f"{loaded.graph.name} result {i}", r) for i, r in enumerate(results))
 
-    def cut(self, buffer: Buffer, sizes: Sequence[int]) -> tuple[Buffer, ...]:
-        pieces = buffer._payload.view(-1).split(list(sizes))
-        specs = cut_specs(buffer.spec, sizes)
+    def cut(self, buffer: Buffer, shapes: Sequence[tuple[int, ...]]) -> tuple[Buffer, ...]:
+        specs = cut_specs(buffer.spec, shapes)
+        flat = buffer._payload.view(-1).split([spec.elements for spec in specs])
+        pieces = [piece.view(spec.shape) for piece, spec in zip(flat, specs, strict=True)]
         buffer._payload = None
         return tuple(Buffer(spec, piece) for spec, piece in zip(specs, pieces, strict=True))
 

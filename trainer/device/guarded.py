@@ -73,10 +73,11 @@ class GuardedBackend:
             payloads = self._card.execute(program, [buffer._payload for buffer in args])
         return tuple(self._adopt(*result) for result in zip(program.outputs, payloads, strict=True))
 
-    def cut(self, buffer: Buffer, sizes: Sequence[int]) -> tuple[Buffer, ...]:
+    def cut(self, buffer: Buffer, shapes: Sequence[tuple[int, ...]]) -> tuple[Buffer, ...]:
         # Views of a device tensor are the runtime's own and change no memory, so nothing is compiled or allocated.
-        pieces = buffer._payload.view(-1).split(list(sizes))
-        specs = cut_specs(buffer.spec, sizes)
+        specs = cut_specs(buffer.spec, shapes)
+        flat = buffer._payload.view(-1).split([spec.elements for spec in specs])
+        pieces = [piece.view(spec.shape) for piece, spec in zip(flat, specs, strict=True)]
         with self._live_lock:
             self._live.remove(buffer)
         buffer._payload = None

@@ -10,40 +10,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from graphcache.catalog import CatalogOptions
 from graphcache.graph import Graph
 from trainer.catalogs.layer import parts
 from trainer.device.base import Buffer, DeviceBackend, LoadedGraph
 from trainer.model.config import ModelConfig
+from trainer.model.parameters import (
+    DOWN,
+    GATE_UP,
+    INPUT_NORM,
+    OUT,
+    POST_NORM,
+    QKV,
+    QKV_BIAS,
+    Weight,
+    device_weights,
+    parameter_shapes,
+)
 from trainer.model.rope import causal_mask, rotate_tables
 
-INPUT_NORM, POST_NORM = "input_layernorm.weight", "post_attention_layernorm.weight"
-Q, K, V, OUT = (f"self_attn.{name}_proj.weight" for name in "qkvo")
-Q_BIAS, K_BIAS, V_BIAS = (f"self_attn.{name}_proj.bias" for name in "qkv")
-GATE, UP, DOWN = (f"mlp.{name}_proj.weight" for name in ("gate", "up", "down"))
-
 Weights = Mapping[str, Buffer]
-
-
-def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Shape of each parameter of a layer by its short name (after `model.layers.N.`), in the checkpoint's layout."""
-    hidden, mlp, q, kv = config.hidden, config.intermediate, config.q_width, config.kv_width
-    shapes: dict[str, tuple[int, ...]] = {
-        INPUT_NORM: (hidden,),
-        Q: (q, hidden),
-        K: (kv, hidden),
-        V: (kv, hidden),
-        OUT: (hidden, q),
-        POST_NORM: (hidden,),
-        GATE: (mlp, hidden),
-        UP: (mlp, hidden),
-        DOWN: (hidden, mlp),
-    }
-    if config.qkv_bias:
-        shapes |= {Q_BIAS: (q,), K_BIAS: (kv,), V_BIAS: (kv,)}
-    return shapes
 
 
 class Graphs:
@@ -69,6 +56,11 @@ class Graphs:
     def call(self, part: str, *args: Buffer) -> tuple[Buffer, ...]:
         return self.backend.call(self._loaded[part], args)
 
+    def view(self, buffer: Buffer, *shape: int) -> Buffer:
+        """The buffer in another shape, without a copy. Takes it."""
+        (piece,) = self.backend.cut(buffer, [shape])
+        return piece
+
     def zeros(self, shape: tuple[int, ...]) -> Buffer:
         """Zeros [shape] float32, not to be freed by the caller."""
         if shape not in self._zeros:
@@ -87,11 +79,34 @@ class Graphs:
 
 @dataclass(frozen=True)
 class Tables:
-    """Constants of a sequence length on one device: `rotate`'s four tables, the sines negated, the causal mask."""
+    """Constants of a sequence length on one device: `rotate`'s cos and sin, the sines negated, the causal mask."""
 
-    forward: tuple[Buffer, Buffer, Buffer, Buffer]
-    backward: tuple[Buffer, Buffer, Buffer, Buffer]
+    cos: Buffer
+    sin: Buffer
+    sin_back: Buffer
     mask: Buffer
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What forward computes and backward computes again: T tokens, n heads in k groups of width d.
+
+    normed:        [T, H]
+    q, k, v:       [T*n, d], [T*k, d], [T*k, d]; q and k rotated
+    probabilities: [B*k, g*S, S]
+    attended:      [T, n*d]
+    """
+
+    normed: Buffer
+    q: Buffer
+    k: Buffer
+    v: Buffer
+    probabilities: Buffer
+    attended: Buffer
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        return self.normed, self.q, self.k, self.v, self.probabilities, self.attended
 
 
 class LayerRunner:
@@ -102,6 +117,8 @@ class LayerRunner:
         self.config = config
         self.options = options
         self.shapes = parameter_shapes(config)
+        self.weights: tuple[Weight, ...] = device_weights(self.shapes)
+        self._weight_shapes = {weight.name: weight.shape for weight in self.weights}
         self._graphs = Graphs(backend, parts(config, options))
 
     def load(self) -> None:
@@ -109,74 +126,87 @@ class LayerRunner:
         self._graphs.load()
 
     def upload_tables(self) -> Tables:
-        """The constants that forward and backward take; once per device."""
-        q_cos, q_sin, k_cos, k_sin = rotate_tables(self.config, self.options.sequence, self.options.micro_batch)
-
-        def up(name: str, table: Tensor) -> Buffer:
-            return self.backend.upload(table, name)
-
-        q, k = up("q_cos", q_cos), up("k_cos", k_cos)
+        """The constants of `options.sequence`; also a micro-batch of several sequences has one causal mask."""
+        cos, sin = rotate_tables(self.config, self.options.sequence, self.options.micro_batch)
+        mask = causal_mask(self.options.sequence, self.config.heads // self.config.kv_heads)
+        up = self.backend.upload
         return Tables(
-            (q, up("q_sin", q_sin), k, up("k_sin", k_sin)),
-            (q, up("q_sin negated", -q_sin), k, up("k_sin negated", -k_sin)),
-            up("causal mask", causal_mask(self.options.sequence)),
+            up(cos, "rotary cosines"),
+            up(sin, "rotary sines"),
+            up(-sin, "negated rotary sines"),
+            up(mask, "causal mask"),
         )
-
-    def upload_weights(self, host: Mapping[str, Tensor]) -> dict[str, Buffer]:
-        """A layer's parameters by short name, in the policy's dtype on the host, to the device."""
-        return {name: self.backend.upload(host[name], name) for name in self.shapes}
 
     def forward(self, weights: Weights, x: Buffer, tables: Tables) -> Buffer:
         """The layer's output [T, H] policy from its input [T, H] policy. Frees neither."""
         free, call = self.backend.free, self._graphs.call
-        normed, q, k, v, probabilities, attended, middle = self._attend(weights, x, tables)
-        free(normed, q, k, v, probabilities, attended)
-        (normed,) = call("norm", middle, weights[POST_NORM])
-        gate, up = call("gate_up", normed, weights[GATE], weights[UP])
-        free(normed)
-        (y,) = call("swiglu_down", gate, up, weights[DOWN], middle)
-        free(gate, up, middle)
+        attention, middle = self._attend(weights, x, tables)
+        free(*attention.buffers)
+        normed, gate_up = self._gate_up(weights, middle)
+        (product,) = call("swiglu", gate_up)
+        (y,) = call("down", product, weights[DOWN], middle)
+        free(normed, gate_up, product, middle)
         return y
 
     def backward(
         self, weights: Weights, x: Buffer, dy: Buffer, grads: Mapping[str, Buffer | None], tables: Tables
     ) -> tuple[Buffer, dict[str, Buffer]]:
-        """Gradient of x [T, H] policy, and the parameters' accumulators with this micro-batch added, float32.
+        """Gradient of x [T, H] policy, and the weights' accumulators with this micro-batch added, float32.
 
         Recomputes the layer from x. `grads` holds the accumulators so far (None or absent: zero) and is used up: read
         what is returned. Frees dy, not x.
         """
         totals = dict(grads)
-        normed, q, k, v, probabilities, attended, middle = self._attend(weights, x, tables)
+        attention, middle = self._attend(weights, x, tables)
         dmiddle = self._backward_mlp(weights, middle, dy, totals)
-        dx = self._backward_attention(weights, x, dmiddle, totals, tables, (normed, q, k, v, probabilities, attended))
+        dx = self._backward_attention(weights, x, dmiddle, totals, tables, attention)
         return dx, {name: buffer for name, buffer in totals.items() if buffer is not None}
 
-    def _attend(self, weights: Weights, x: Buffer, tables: Tables) -> tuple[Buffer, ...]:
-        """normed, q, k (rotated), v, probabilities, attended, and the residual stream after attention."""
+    def _attend(self, weights: Weights, x: Buffer, tables: Tables) -> tuple[Attention, Buffer]:
+        """Attention's activations, and the residual stream after it [T, H]."""
         free, call = self.backend.free, self._graphs.call
-        biases = (weights[Q_BIAS], weights[K_BIAS], weights[V_BIAS]) if self.config.qkv_bias else ()
+        bias = (weights[QKV_BIAS],) if self.config.qkv_bias else ()
         (normed,) = call("norm", x, weights[INPUT_NORM])
-        raw_q, raw_k, v = call("qkv", normed, weights[Q], weights[K], weights[V], *biases)
-        q, k = call("rotate", raw_q, raw_k, *tables.forward)
-        free(raw_q, raw_k)
-        attended, probabilities = call("attention", q, k, v, tables.mask)
-        (middle,) = call("attention_out", attended, weights[OUT], x)
-        return normed, q, k, v, probabilities, attended, middle
+        (heads,) = call("qkv", normed, weights[QKV], *bias)
+        heads = self._rotate(heads, tables.cos, tables.sin)
+        q, k, v = (self._rows(part) for part in call("split", heads))
+        (scores,) = call("scores", q, k)
+        (probabilities,) = call("softmax", scores, tables.mask)
+        free(heads, scores)
+        (attended,) = call("attend", probabilities, v)
+        (middle,) = call("out", attended, weights[OUT], x)
+        return Attention(normed, q, k, v, probabilities, attended), middle
+
+    def _rotate(self, heads: Buffer, cos: Buffer, sin: Buffer) -> Buffer:
+        """[T, h*d] rotated. Takes it."""
+        shape = heads.spec.shape
+        rows = self._rows(heads)
+        (rotated,) = self._graphs.call("rotate", rows, cos, sin)
+        self.backend.free(rows)
+        return self._graphs.view(rotated, *shape)
+
+    def _rows(self, heads: Buffer) -> Buffer:
+        """[T, h*d] as [T*h, d], without a copy. Takes it."""
+        return self._graphs.view(heads, heads.spec.elements // self.config.head_dim, self.config.head_dim)
+
+    def _gate_up(self, weights: Weights, middle: Buffer) -> tuple[Buffer, Buffer]:
+        """middle normed [T, H]; its gate and up [T, 2*I]."""
+        (normed,) = self._graphs.call("norm", middle, weights[POST_NORM])
+        (gate_up,) = self._graphs.call("gate_up", normed, weights[GATE_UP])
+        return normed, gate_up
 
     def _backward_mlp(self, weights: Weights, middle: Buffer, dy: Buffer, totals: dict[str, Buffer | None]) -> Buffer:
         """Gradient of `middle`, the MLP's input. Frees middle and dy."""
         free, call = self.backend.free, self._graphs.call
-        (normed,) = call("norm", middle, weights[POST_NORM])
-        gate, up = call("gate_up", normed, weights[GATE], weights[UP])
-        dgate, dup, product = call("swiglu_down_backward", dy, gate, up, weights[DOWN])
-        free(gate, up)
+        normed, gate_up = self._gate_up(weights, middle)
+        (dproduct,) = call("down_input_grad", dy, weights[DOWN])
+        dgate_up, product = call("swiglu_backward", dproduct, gate_up)
+        free(dproduct, gate_up)
         self._accumulate("down", totals, DOWN, dy, product)
         free(product)
-        (dnormed,) = call("gate_up_input_grad", dgate, weights[GATE], dup, weights[UP])
-        self._accumulate("gate", totals, GATE, dgate, normed)
-        self._accumulate("gate", totals, UP, dup, normed)
-        free(dgate, dup, normed)
+        (dnormed,) = call("gate_up_input_grad", dgate_up, weights[GATE_UP])
+        self._accumulate("gate_up", totals, GATE_UP, dgate_up, normed)
+        free(dgate_up, normed)
         dmiddle = self._backward_norm(totals, POST_NORM, dnormed, middle, weights, dy)
         free(dnormed, middle, dy)
         return dmiddle
@@ -188,37 +218,42 @@ class LayerRunner:
         dmiddle: Buffer,
         totals: dict[str, Buffer | None],
         tables: Tables,
-        recomputed: tuple[Buffer, ...],
+        forward: Attention,
     ) -> Buffer:
         """Gradient of x. Frees dmiddle and what was recomputed."""
         free, call = self.backend.free, self._graphs.call
-        normed, q, k, v, probabilities, attended = recomputed
-        self._accumulate("out", totals, OUT, dmiddle, attended)
+        self._accumulate("out", totals, OUT, dmiddle, forward.attended)
         (dattended,) = call("out_input_grad", dmiddle, weights[OUT])
-        rotated_dq, rotated_dk, dv = call("attention_backward", dattended, q, k, v, probabilities, attended)
-        free(dattended, q, k, v, probabilities, attended)
-        dq, dk = call("rotate", rotated_dq, rotated_dk, *tables.backward)
-        free(rotated_dq, rotated_dk)
-        dnormed, *by_token = call("qkv_input_grad", dq, dk, dv, weights[Q], weights[K], weights[V])
-        free(dq, dk, dv)
-        for weight, name, dy in zip(("q", "kv", "kv"), (Q, K, V), by_token, strict=True):
-            self._accumulate(weight, totals, name, dy, normed)
+        dheads = self._rotate(self._backward_core(dattended, forward), tables.cos, tables.sin_back)
+        (dnormed,) = call("qkv_input_grad", dheads, weights[QKV])
+        self._accumulate("qkv", totals, QKV, dheads, forward.normed)
         if self.config.qkv_bias:
-            self._accumulate_biases(totals, by_token)
-        free(normed, *by_token)
+            self._accumulate_bias(totals, dheads)
+        free(dheads, forward.normed)
         dx = self._backward_norm(totals, INPUT_NORM, dnormed, x, weights, dmiddle)
         free(dnormed, dmiddle)
         return dx
 
-    def _accumulate(self, weight: str, totals: dict[str, Buffer | None], name: str, dy: Buffer, x: Buffer) -> None:
-        totals[name] = self._graphs.weight_grad(weight, totals.get(name), dy, x)
+    def _backward_core(self, dattended: Buffer, forward: Attention) -> Buffer:
+        """Gradient of the rotated heads [T, h*d] from that of `attended`. Frees all of `forward` but normed."""
+        free, call = self.backend.free, self._graphs.call
+        dout, attended = self._rows(dattended), self._rows(forward.attended)
+        inputs = dout, forward.q, forward.k, forward.v, forward.probabilities, attended
+        grads = call("attention_backward", *inputs)
+        free(*inputs)
+        (dheads,) = call("join", *grads)
+        free(*grads)
+        return dheads
 
-    def _accumulate_biases(self, totals: dict[str, Buffer | None], by_token: list[Buffer]) -> None:
-        names = (Q_BIAS, K_BIAS, V_BIAS)
-        old = [totals.get(name) for name in names]
-        start = (total or self._graphs.zeros(self.shapes[name]) for total, name in zip(old, names, strict=True))
-        totals.update(zip(names, self._graphs.call("bias_grads", *start, *by_token), strict=True))
-        self.backend.free(*(total for total in old if total is not None))
+    def _accumulate(self, part: str, totals: dict[str, Buffer | None], name: str, dy: Buffer, x: Buffer) -> None:
+        totals[name] = self._graphs.weight_grad(part, totals.get(name), dy, x)
+
+    def _accumulate_bias(self, totals: dict[str, Buffer | None], dheads: Buffer) -> None:
+        old = totals.get(QKV_BIAS)
+        start = old or self._graphs.zeros(self._weight_shapes[QKV_BIAS])
+        (totals[QKV_BIAS],) = self._graphs.call("qkv_bias_grad", start, dheads)
+        if old is not None:
+            self.backend.free(old)
 
     def _backward_norm(
         self,
@@ -231,7 +266,7 @@ class LayerRunner:
     ) -> Buffer:
         """Gradient of the norm's input with the residual's added. Frees nothing but the old accumulator."""
         old = totals.get(name)
-        start = old or self._graphs.zeros(self.shapes[name])
+        start = old or self._graphs.zeros(self._weight_shapes[name])
         dx, totals[name] = self._graphs.call("norm_backward", start, dnormed, x, weights[name], residual)
         if old is not None:
             self.backend.free(old)

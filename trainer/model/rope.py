@@ -41,18 +41,19 @@ def rotation(config: ModelConfig, sequence: int) -> tuple[Tensor, Tensor]:
     return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
 
-def rotate_tables(config: ModelConfig, sequence: int, micro_batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """q_cos, q_sin, k_cos, k_sin for `rotate`: a row for each token and head, q's scaled by 1/sqrt(head_dim)."""
+def rotate_tables(config: ModelConfig, sequence: int, micro_batch: int) -> tuple[Tensor, Tensor]:
+    """cos and sin for `rotate`, a row for each token and head: q's scaled by 1/sqrt(head_dim), v's of no rotation."""
     cos, sin = rotation(config, sequence)
     scale = config.head_dim**-0.5
+    still = torch.ones_like(cos), torch.zeros_like(sin)
 
-    def rows(table: Tensor, heads: int) -> Tensor:
-        return table.repeat_interleave(heads, 0).repeat(micro_batch, 1).contiguous()
+    def rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads = [q] * config.heads + [k] * config.kv_heads + [v] * config.kv_heads
+        return torch.stack(heads, 1).flatten(0, 1).repeat(micro_batch, 1).contiguous()
 
-    q, k = config.heads, config.kv_heads
-    return rows(cos * scale, q), rows(sin * scale, q), rows(cos, k), rows(sin, k)
+    return rows(cos * scale, cos, still[0]), rows(sin * scale, sin, still[1])
 
 
-def causal_mask(sequence: int) -> Tensor:
-    """What is added to the scores: 0 on and below the diagonal, MASKED above, [sequence, sequence] float32."""
-    return torch.full((sequence, sequence), MASKED).triu(1)
+def causal_mask(sequence: int, group: int = 1) -> Tensor:
+    """What is added to scores: 0 on and below the diagonal, MASKED above, [group * sequence, sequence] float32."""
+    return torch.full((sequence, sequence), MASKED).triu(1).repeat(group, 1)

@@ -17,7 +17,7 @@ from trainer.checkpoint.folder import SavedCheckpoint
 from trainer.checkpoint.load import read_state
 from trainer.checkpoint.save import Contents, save
 from trainer.model.config import ModelConfig
-from trainer.model.layer import parameter_shapes
+from trainer.model.parameters import parameter_shapes
 from trainer.optim.base import AdamState, Parameter
 from trainer.weights import EMBEDDING, HEAD, NORM, layer_prefix
 

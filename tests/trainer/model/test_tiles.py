@@ -13,7 +13,7 @@ from trainer.catalogs.tiles import catalog
 from trainer.device.base import LoadedGraph
 from trainer.device.cpu import CpuBackend
 from trainer.model.config import ModelConfig
-from trainer.model.layer import parameter_shapes
+from trainer.model.parameters import Weight, device_weights, parameter_shapes
 from trainer.model.tiles import TileRunner
 
 
@@ -32,14 +32,19 @@ class FakeLoader(CpuBackend):
 @pytest.mark.parametrize("tile_elements", [1 << 20, 1000, 7])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_a_gradient_is_rounded_once_and_comes_back_in_its_place(dtype: str, tile_elements: int) -> None:
-    backend, shape = CpuBackend(), (13, 77)
-    runner = TileRunner(backend, [shape, (77,)], CatalogOptions(tile_elements=tile_elements, dtype=dtype))
+    backend = CpuBackend()
+    weight, vector = Weight("ab", (("a", (13, 77)), ("b", (5, 77)))), Weight("norm", (("norm", (77,)),))
+    runner = TileRunner(backend, [weight, vector], CatalogOptions(tile_elements=tile_elements, dtype=dtype))
     runner.load()
-    total = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    tiles = list(runner.cut(backend.upload(total, "total")))
+    total = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+    names, tiles = zip(*runner.cut(weight, backend.upload(total, "total")), strict=True)
     assert {tile.spec.dtype for tile in tiles} == {dtype}
     assert max(tile.spec.elements for tile in tiles) <= tile_elements
-    joined = runner.join(shape, tiles)
+    elements = {
+        part: sum(t.spec.elements for name, t in zip(names, tiles, strict=True) if name == part) for part in "ab"
+    }
+    assert elements == {"a": 13 * 77, "b": 5 * 77}
+    joined = runner.join(weight, tiles)
     assert torch.equal(backend.download(joined), total.to(getattr(torch, dtype)))
     backend.free(joined)
     assert backend.bytes_in_use == 0
@@ -49,7 +54,7 @@ def test_a_gradient_is_rounded_once_and_comes_back_in_its_place(dtype: str, tile
 def test_the_catalog_lists_what_a_layer_loads(config: dict[str, object], tmp_path) -> None:
     options = CatalogOptions(tile_elements=600)
     backend = FakeLoader()
-    TileRunner(backend, parameter_shapes(ModelConfig.from_json(config)).values(), options).load()
+    TileRunner(backend, device_weights(parameter_shapes(ModelConfig.from_json(config))), options).load()
     listed = catalog(read_table(write_checkpoint(tmp_path / "model", config)), config, options)
     assert {graph.name for graph in listed.graphs} == backend.names
     assert {use.graph for use in listed.uses} == backend.names

@@ -35,7 +35,12 @@ def loss_and_gradients(
     head.load()
     tables = runner.upload_tables()
     layers = [
-        runner.upload_weights({name: state[f"model.layers.{i}.{name}"] for name in runner.shapes})
+        {
+            weight.name: backend.upload(
+                torch.cat([state[f"model.layers.{i}.{name}"] for name, _ in weight.parts]), weight.name
+            )
+            for weight in runner.weights
+        }
         for i in range(config.layers)
     ]
     head_weights = head.upload_weights(state[NORM], state[EMBEDDING if config.tied else HEAD])
@@ -57,7 +62,9 @@ def loss_and_gradients(
         backend.free(dx)
     gradients = {NORM: backend.download(head_grads.norm)}
     for i, grads in enumerate(layer_grads):
-        gradients |= {f"model.layers.{i}.{name}": backend.download(grad) for name, grad in grads.items()}
+        for weight in runner.weights:
+            rows = backend.download(grads[weight.name]).split([shape[0] for _, shape in weight.parts])
+            gradients |= {f"model.layers.{i}.{name}": part for (name, _), part in zip(weight.parts, rows, strict=True)}
         backend.free(*grads.values())
     backend.free(head_grads.norm)
     table = torch.cat(list(head.table_grad(head_grads))).view(-1, config.hidden).float()

@@ -10,6 +10,7 @@ from torch import Tensor
 from graphcache.catalog import CatalogOptions
 from trainer.device.base import Buffer
 from trainer.device.cpu import CpuBackend
+from trainer.model.parameters import device_weights
 from trainer.model.tiles import TileRunner
 from trainer.optim.adamw import AdamW
 from trainer.optim.base import AdamState, Parameter, Piece
@@ -35,7 +36,9 @@ class FakeUnit:
         self.weights: dict[str, Tensor] = {}
         self.log: list[str] = []
         self._dtype: torch.dtype = getattr(torch, dtype)
-        self._tiles = TileRunner(backend, SHAPES.values(), CatalogOptions(tile_elements=TILE_ELEMENTS, dtype=dtype))
+        self._device_weights = {weight.name: weight for weight in device_weights(SHAPES)}
+        options = CatalogOptions(tile_elements=TILE_ELEMENTS, dtype=dtype)
+        self._tiles = TileRunner(backend, self._device_weights.values(), options)
         self._tiles.load()
 
     def drop_weights(self) -> None:
@@ -46,8 +49,8 @@ class FakeUnit:
             self.log.append(f"pieces of {parameter.name}")
             total = gradients[parameter.name]
             if parameter.decays:
-                for tile in self._tiles.cut(self.backend.upload(total, parameter.name)):
-                    yield parameter.name, tile
+                weight = self._device_weights[parameter.name]
+                yield from self._tiles.cut(weight, self.backend.upload(total, parameter.name))
             else:
                 yield parameter.name, total.to(self._dtype).flatten()
 
@@ -60,7 +63,7 @@ class FakeUnit:
 
     def install_tiles(self, name: str, tiles: Sequence[Buffer]) -> None:
         self.log.append(f"install {name}")
-        joined = self._tiles.join(SHAPES[name], tiles)
+        joined = self._tiles.join(self._device_weights[name], tiles)
         self.weights[name] = self.backend.download(joined).flatten()
         self.backend.free(joined)
 
