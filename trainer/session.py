@@ -48,6 +48,8 @@ class Session:
         with stop.deferred():
             for step in range(self.done + 1, self.steps + 1):
                 progress.step(self._step(step, schedule.at(step)))
+                if step == self.done + 1:
+                    self._write_calls(step)
                 periodic = config.save_every is not None and step % config.save_every == 0
                 if periodic or step == self.steps or stop.signal is not None:
                     saved = self._save(step)
@@ -74,6 +76,11 @@ class Session:
         record = step_record(step, lr, result, self.devices)
         self.folder.append_step(record)
         return record
+
+    def _write_calls(self, step: int) -> None:
+        """What a step calls: calls.json, of this session's first one. Loading calls no graph."""
+        calls = {device.name: dict(sorted(device.calls.items())) for device in self.devices}
+        self.folder.write("calls.json", {"step": step, "calls": calls})
 
     def _save(self, step: int) -> Path:
         contents = Contents(

@@ -112,7 +112,7 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
             *(policy("x", all_rows, dim), wide("cos", all_rows, dim), wide("sin", all_rows, dim)),
             settings=ROTATION,
         ),
-        "split": graph("split_heads", policy("heads", tokens, all_width), constants=widths, settings=ROWWISE),
+        "split": graph("split_heads", policy("rows", all_rows, dim), constants=widths, settings=ROWWISE),
         "scores": graph("scores", q, k, constants=heads),
         "softmax": graph("softmax", scores, wide("mask", group, sequence), settings=ROWWISE),
         "attend": graph("attend", probabilities, v, constants=heads),

@@ -6,7 +6,7 @@ eager op can touch device memory: what a device computes, a loaded graph compute
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -56,6 +56,10 @@ class DeviceBackend(Protocol):
     @property
     def peak_bytes(self) -> int:
         """The most that `bytes_in_use` has been."""
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """How often each graph was called so far, by its name."""
 
     @property
     def pool_bytes(self) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ class CpuBackend:
         self.pool_bytes: int | None = None
         self.bytes_in_use = 0
         self.peak_bytes = 0
+        self.calls: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def upload(self, host: Tensor, name: str) -> Buffer:
@@ -38,6 +40,7 @@ class CpuBackend:
     def call(self, loaded: LoadedGraph, args: Sequence[Buffer]) -> tuple[Buffer, ...]:
         """Runs the graph's function. A result may share memory with an argument: graphs are pure, so nobody sees it."""
         check_args(loaded.graph, args)
+        self.calls[loaded.graph.name] += 1
         function: Callable[..., Any] = loaded.program
         with torch.no_grad():
             results = function(*(a._payload for a in args), **loaded.graph.constants)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -24,6 +25,7 @@ class GuardedBackend:
         self.name = card.name
         self._card = card
         self._guard = guard or Guard(card.name, card.pool_bytes, flag_is_shared=card.flag.flag_is_shared_by_threads())
+        self.calls: Counter[str] = Counter()
         self._live: set[Buffer] = set()
         self._live_lock = threading.Lock()
         self._open = ExitStack()
@@ -71,6 +73,7 @@ class GuardedBackend:
         size_bytes = sum(spec.size_bytes for spec in program.outputs)
         with self._guard.reserved(size_bytes, f"the results of {graph.name}"), self._guard.call():
             payloads = self._card.execute(program, [buffer._payload for buffer in args])
+            self.calls[graph.name] += 1
         return tuple(self._adopt(*result) for result in zip(program.outputs, payloads, strict=True))
 
     def cut(self, buffer: Buffer, shapes: Sequence[tuple[int, ...]]) -> tuple[Buffer, ...]:

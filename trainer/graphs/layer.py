@@ -63,13 +63,14 @@ def rotate(
 
 
 def split_heads(
-    heads: Tensor,  # [T, h*d] policy
+    rows: Tensor,  # [T*h, d] policy: the heads of q, k and v, token by token
     *,
     q_width: int,
     kv_width: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q [T, n*d], k and v [T, k*d], policy. Copies: of views, the compiler would return one (docs/compiler.md)."""
-    q, k, v = torch.split(heads, [q_width, kv_width, kv_width], 1)
+    """q [T, n*d], k and v [T, k*d], policy. Copies: the compiler returns no views."""
+    heads = rows.view(-1, q_width + 2 * kv_width)
+    q, k, v = heads[:, :q_width], heads[:, q_width : q_width + kv_width], heads[:, q_width + kv_width :]
     return q.clone(), k.clone(), v.clone()
 
 
@@ -78,7 +79,7 @@ def join_heads(
     k: Tensor,  # [T, k*d] policy
     v: Tensor,  # [T, k*d] policy
 ) -> Tensor:
-    """What `split_heads` did, undone: [T, h*d] policy."""
+    """The heads of q, k and v side by side again, [T, h*d] policy."""
     return torch.cat((q, k, v), 1)
 
 

@@ -119,6 +119,7 @@ class LayerRunner:
         self.shapes = parameter_shapes(config)
         self.weights: tuple[Weight, ...] = device_weights(self.shapes)
         self._weight_shapes = {weight.name: weight.shape for weight in self.weights}
+        self._heads_shape = options.micro_batch * options.sequence, config.q_width + 2 * config.kv_width
         self._graphs = Graphs(backend, parts(config, options))
 
     def load(self) -> None:
@@ -168,22 +169,21 @@ class LayerRunner:
         bias = (weights[QKV_BIAS],) if self.config.qkv_bias else ()
         (normed,) = call("norm", x, weights[INPUT_NORM])
         (heads,) = call("qkv", normed, weights[QKV], *bias)
-        heads = self._rotate(heads, tables.cos, tables.sin)
-        q, k, v = (self._rows(part) for part in call("split", heads))
+        rotated = self._rotate(heads, tables.cos, tables.sin)
+        q, k, v = (self._rows(part) for part in call("split", rotated))
         (scores,) = call("scores", q, k)
         (probabilities,) = call("softmax", scores, tables.mask)
-        free(heads, scores)
+        free(rotated, scores)
         (attended,) = call("attend", probabilities, v)
         (middle,) = call("out", attended, weights[OUT], x)
         return Attention(normed, q, k, v, probabilities, attended), middle
 
     def _rotate(self, heads: Buffer, cos: Buffer, sin: Buffer) -> Buffer:
-        """[T, h*d] rotated. Takes it."""
-        shape = heads.spec.shape
+        """[T, h*d] rotated, as [T*h, d]. Takes it."""
         rows = self._rows(heads)
         (rotated,) = self._graphs.call("rotate", rows, cos, sin)
         self.backend.free(rows)
-        return self._graphs.view(rotated, *shape)
+        return rotated
 
     def _rows(self, heads: Buffer) -> Buffer:
         """[T, h*d] as [T*h, d], without a copy. Takes it."""
@@ -224,7 +224,8 @@ class LayerRunner:
         free, call = self.backend.free, self._graphs.call
         self._accumulate("out", totals, OUT, dmiddle, forward.attended)
         (dattended,) = call("out_input_grad", dmiddle, weights[OUT])
-        dheads = self._rotate(self._backward_core(dattended, forward), tables.cos, tables.sin_back)
+        rows = self._rotate(self._backward_core(dattended, forward), tables.cos, tables.sin_back)
+        dheads = self._graphs.view(rows, *self._heads_shape)
         (dnormed,) = call("qkv_input_grad", dheads, weights[QKV])
         self._accumulate("qkv", totals, QKV, dheads, forward.normed)
         if self.config.qkv_bias:
