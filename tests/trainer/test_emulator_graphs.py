@@ -1,0 +1,60 @@
+"""Training with nothing eager on the device: every graph is a cached artifact, run by the vendor's own lowering."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.runs import SEQ, losses, settings, train
+from trainer.config import RunConfig
+
+pytestmark = pytest.mark.compiler
+
+LAYERS, ACCUM, STEPS = 3, 2, 10
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2"])
+def model(request) -> Path:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="module")
+def cache(model, tmp_path_factory) -> Path:
+    """A cache with all graphs of the tiny model."""
+    folder = tmp_path_factory.mktemp("cache")
+    command = [sys.executable, "-m", "cli.main", "build", "--shapes-from", str(model), "--sequence", str(SEQ)]
+    subprocess.run([*command, "--cache", str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def on_cpu(model, data, tmp_path_factory) -> RunConfig:
+    config = settings(model, data, tmp_path_factory.mktemp("cpu") / "run", dtype="bfloat16", steps=STEPS, accum=ACCUM)
+    train(config)
+    return config
+
+
+@pytest.mark.parametrize("resident", [0, LAYERS], ids=["offload", "resident"])
+def test_10_steps_from_artifacts_alone(model, data, cache, on_cpu, resident, tmp_path):
+    changed = {"out": tmp_path / "run", "cache": str(cache), "backend": "emulator", "resident_layers": resident}
+    config = RunConfig(**{**vars(on_cpu), **changed})
+    expected = [json.loads(line)["loss"] for line in (on_cpu.out / "steps.jsonl").read_text().splitlines()]
+    assert losses(train(config)) == pytest.approx(expected, rel=5e-3)
+
+    calls = json.loads((config.out / "calls.json").read_text())["calls"]["emulator"]
+    print(f"{sum(calls.values())} device calls a step: {calls}")
+    used = json.loads((config.out / "environment.json").read_text())["graphs"]
+    assert set(calls) <= {graph["graph"] for graph in used}
+    # Twice a micro-batch, in forward and in its recomputation; a gradient is added to from the second one on.
+    assert calls["layer.softmax"] == 2 * LAYERS * ACCUM
+    assert calls["layer.norm_backward"] == 2 * LAYERS * ACCUM
+    assert calls["head.chunk_forward"] == ACCUM
+    assert calls["head.chunk_add"] == ACCUM - 1
+    # Seven matrices a layer, each of one tile, to four weights on the device.
+    assert sum(n for name, n in calls.items() if name.startswith("tiles.cast")) == 7 * LAYERS
+    assert sum(n for name, n in calls.items() if name.startswith("adamw")) == 7 * resident
+    assert sum(n for name, n in calls.items() if name.startswith("tiles.join")) == 4 * resident
