@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from graphcache.catalog import CatalogOptions
 from graphcache.errors import UsageError
 from graphcache.graph import Graph, Listing, TensorSpec, Use
-from trainer.catalogs.layer import PRODUCTS, ROWWISE
+from trainer.catalogs.layer import ROWWISE, products
 from trainer.model.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -52,7 +52,14 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
     def wide(name: str, *shape: int) -> TensorSpec:
         return TensorSpec(name, FLOAT, shape)
 
-    def graph(name: str, *args: TensorSpec, settings: Mapping[str, str], function: str = "", **constants: Any) -> Graph:
+    def graph(
+        name: str,
+        *args: TensorSpec,
+        settings: Mapping[str, str] | None = None,
+        function: str = "",
+        **constants: Any,
+    ) -> Graph:
+        settings = products(*args) if settings is None else settings
         return Graph(f"head.{name}", "head", function or f"{MODULE}:{name}", args, constants, settings)
 
     x, norm, weight = policy("x", tokens, hidden), policy("norm", hidden), policy("weight", rows, hidden)
@@ -63,13 +70,12 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
         "final_norm": graph(
             "final_norm", x, norm, settings=ROWWISE, function="trainer.graphs.layer:rms_norm", eps=config.eps
         ),
-        "chunk_forward": graph("chunk_forward", x, weight, *bias, settings=PRODUCTS),
+        "chunk_forward": graph("chunk_forward", x, weight, *bias),
         "chunk_softmax_backward": graph("chunk_softmax_backward", logits, *per_token, settings=ROWWISE),
-        "chunk_input_grad": graph("chunk_input_grad", dhidden, logits, weight, settings=PRODUCTS),
+        "chunk_input_grad": graph("chunk_input_grad", dhidden, logits, weight),
         "chunk_grad": graph(
             "chunk_grad",
             *(logits, x),
-            settings=PRODUCTS,
             function="trainer.graphs.layer:weight_grad",
         ),
         "chunk_add": graph(

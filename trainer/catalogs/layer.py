@@ -23,6 +23,8 @@ FLOAT = "float32"
 # Compiler settings by measurement (docs/compiler-workarounds.md). Products compile four to nine times sooner with the
 # hint for compute-bound graphs, and twice as soon again when fewer layouts are tried; norms only with the default hint.
 PRODUCTS = {"tactic": "compute-bound", "unique-shapes": "4"}
+# Elements of a product's smallest matrix: below, as in tests, that hint leaves the compiler no way at all.
+SMALL = 4_096
 ROTATION = {"tactic": "compute-bound"}
 ROWWISE: Mapping[str, str] = {}
 
@@ -151,11 +153,18 @@ def graph(
     function: str,
     *args: TensorSpec,
     constants: Mapping[str, Any] | None = None,
-    settings: Mapping[str, str] = PRODUCTS,
+    settings: Mapping[str, str] | None = None,
     label: str = "",
 ) -> Graph:
-    """A graph of trainer.graphs.layer; `label` where the function's name alone would not be unique."""
+    """A graph of trainer.graphs.layer, a product unless it has settings; `label` where the function is no name."""
+    settings = products(*args) if settings is None else settings
     return Graph(f"layer.{label or function}", "layer", f"{MODULE}:{function}", args, constants or {}, settings)
+
+
+def products(*args: TensorSpec) -> Mapping[str, str]:
+    """The settings of a graph that multiplies matrices of these shapes."""
+    smallest = min(spec.elements for spec in args if len(spec.shape) > 1)
+    return {} if smallest < SMALL else PRODUCTS
 
 
 def catalog(table: TensorTable, config: Mapping[str, Any] | None, options: CatalogOptions) -> Listing:

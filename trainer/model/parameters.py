@@ -62,8 +62,9 @@ def parameter_shapes(config: ModelConfig) -> dict[str, Shape]:
 
 
 def device_weights(shapes: Mapping[str, Shape]) -> tuple[Weight, ...]:
-    """The weights that hold parameters of these short names and shapes."""
-    parts: dict[str, list[tuple[str, Shape]]] = {}
-    for name, shape in shapes.items():
-        parts.setdefault(_WEIGHT_OF.get(name, name), []).append((name, shape))
-    return tuple(Weight(name, tuple(found)) for name, found in parts.items())
+    """The weights that hold parameters of these short names and shapes; the order of `shapes` changes no weight."""
+    names = dict.fromkeys(_WEIGHT_OF.get(name, name) for name in shapes)
+    members = ((name, _FUSED.get(name, (name,))) for name in names)
+    return tuple(
+        Weight(name, tuple((part, shapes[part]) for part in parts if part in shapes)) for name, parts in members
+    )

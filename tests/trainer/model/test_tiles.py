@@ -22,10 +22,10 @@ class FakeLoader(CpuBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        self.names: set[str] = set()
+        self.asked: dict[str, Graph] = {}
 
     def load(self, graph: Graph) -> LoadedGraph:
-        self.names.add(graph.name)
+        self.asked[graph.name] = graph
         return super().load(graph)
 
 
@@ -50,11 +50,12 @@ def test_a_gradient_is_rounded_once_and_comes_back_in_its_place(dtype: str, tile
     assert backend.bytes_in_use == 0
 
 
+@pytest.mark.parametrize("tile_elements", [600, 1 << 20])
 @pytest.mark.parametrize("config", [LLAMA, QWEN2])
-def test_the_catalog_lists_what_a_layer_loads(config: dict[str, object], tmp_path) -> None:
-    options = CatalogOptions(tile_elements=600)
+def test_the_catalog_lists_what_a_layer_loads(config: dict[str, object], tile_elements: int, tmp_path) -> None:
+    options = CatalogOptions(tile_elements=tile_elements)
     backend = FakeLoader()
     TileRunner(backend, device_weights(parameter_shapes(ModelConfig.from_json(config))), options).load()
     listed = catalog(read_table(write_checkpoint(tmp_path / "model", config)), config, options)
-    assert {graph.name for graph in listed.graphs} == backend.names
-    assert {use.graph for use in listed.uses} == backend.names
+    assert {graph.name: graph for graph in listed.graphs} == backend.asked
+    assert {use.graph for use in listed.uses} == set(backend.asked)
