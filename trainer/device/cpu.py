@@ -13,6 +13,7 @@ from torch import Tensor
 
 from graphcache.graph import Graph, TensorSpec
 from trainer.device.base import Buffer, LoadedGraph, check_args, cut_specs
+from trainer.device.products import fast_products
 
 
 class CpuBackend:
@@ -42,7 +43,7 @@ class CpuBackend:
         check_args(loaded.graph, args)
         self.calls[loaded.graph.name] += 1
         function: Callable[..., Any] = loaded.program
-        with torch.no_grad():
+        with torch.no_grad(), fast_products():
             results = function(*(a._payload for a in args), **loaded.graph.constants)
         if isinstance(results, Tensor):
             results = (results,)

@@ -1,0 +1,29 @@
+"""bfloat16 products by way of float32: the sums of exact products, rounded once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainer.device.products import Float32Products
+
+
+@pytest.mark.parametrize("shapes", [((5, 64), (64, 7)), ((3, 5, 64), (3, 64, 7))])
+def test_a_product_is_rounded_once(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(shape, generator=generator).bfloat16() for shape in shapes)
+    exact = a.double() @ b.double()
+    with Float32Products():
+        products = (a @ b, torch.matmul(a, b), a.matmul(b))
+    for product in products:
+        assert product.dtype is torch.bfloat16
+        # bfloat16 has 8 bits: half a unit in the last place, and float32's own error.
+        assert (product.double() - exact).abs().le(exact.abs() * (2**-8 + 1e-6) + 1e-5).all()
+
+
+def test_other_dtypes_and_operations_are_left_alone() -> None:
+    a = torch.randn(4, 4)
+    with Float32Products():
+        assert torch.equal(a @ a, torch.mm(a, a))
+        assert (a.bfloat16() + 1).dtype is torch.bfloat16
+        assert (a.double() @ a.double()).dtype is torch.float64
