@@ -1,7 +1,7 @@
 """Each graph of layer and head as the vendor lowers it, on the vendor's host executor, against float64.
 
 The bounds are docs/results/graphs.md's: relative Frobenius errors of the lowered graph. bfloat16 rounds at 3.9e-3 at
-most an element; float32 stays float32 through the compiler's implicit casts, or its bounds would not hold.
+most an element. Whatever is no product stays float32 when it is asked to; products the compiler computes in bfloat16.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ pytestmark = pytest.mark.compiler
 
 SIZES = {
     "hidden_size": 64,
-    "intermediate_size": 96,
+    "intermediate_size": 128,
+    "head_dim": 32,
     "num_hidden_layers": 1,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "vocab_size": 128,
 }
 MODELS = {"llama": SIZES | {"model_type": "llama"}, "qwen2": SIZES | {"model_type": "qwen2"}}
-SEQUENCE = 32
+SEQUENCE = 64
 FUSION = 8
 # Two roundings of a result to bfloat16 and the products between them; sums of exponentials add their own.
 BOUNDS = {"bfloat16": 6e-3, "float32": 2e-6}
 # Gradients through the softmax are differences of nearly equal products of rounded probabilities.
 WIDER = {"attention_backward": 1e-2}
-# float32 is the same functions: one of each kind shows that the compiler keeps it.
+# float32 is the same functions; of products the compiler rounds the factors to bfloat16 all the same.
+ROUNDED = {"linear", "weight_grad", "chunk_forward"}
 IN_FLOAT32 = {"rms_norm", "linear", "softmax", "weight_grad", "chunk_forward"}
 
 
@@ -97,7 +99,7 @@ def test_lowered_graph_is_as_near_to_float64_as_stated(name: str) -> None:
     args = inputs(graph)
     results, expected = run_lowered(graph, args), evaluate_wide(graph, args)
     dtype, function = name.split("-")[:2]
-    bound = WIDER.get(function, BOUNDS[dtype]) if dtype == "bfloat16" else BOUNDS[dtype]
+    bound = WIDER.get(function, BOUNDS["bfloat16" if function in ROUNDED else dtype])
     errors = [relative_error(got.double(), want) for got, want in zip(results, expected, strict=True)]
     print(f"{name}: " + " ".join(f"{error:.1e}" for error in errors))
     assert max(errors) <= bound
