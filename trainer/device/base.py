@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from graphcache.graph import Graph, TensorSpec
@@ -101,9 +102,10 @@ def check_args(graph: Graph, args: Sequence[Buffer]) -> None:
     assert wanted == given, f"{graph.name} takes {wanted}, was given {given}"
 
 
-def cut_specs(spec: TensorSpec, shapes: Sequence[tuple[int, ...]]) -> list[TensorSpec]:
-    """The pieces that `cut` makes of a buffer."""
-    pieces = [TensorSpec(f"{spec.name} piece {i}", spec.dtype, shape) for i, shape in enumerate(shapes)]
-    wanted = sum(piece.elements for piece in pieces)
-    assert wanted == spec.elements, f"{spec.name} has {spec.elements} elements, not {wanted}"
-    return pieces
+def cut_views(spec: TensorSpec, payload: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[tuple[TensorSpec, Tensor]]:
+    """The pieces that `cut` makes of a buffer's tensor: views of its memory, which need no graph on any device."""
+    specs = [TensorSpec(f"{spec.name} piece {i}", spec.dtype, shape) for i, shape in enumerate(shapes)]
+    sizes = [piece.elements for piece in specs]
+    assert sum(sizes) == spec.elements, f"{spec.name} has {spec.elements} elements, not {sum(sizes)}"
+    flat = torch.split(payload.view(-1), sizes)
+    return [(piece, view.view(piece.shape)) for piece, view in zip(specs, flat, strict=True)]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graphcache.graph import Graph, TensorSpec
-from trainer.device.base import Buffer, LoadedGraph, check_args, cut_specs
+from trainer.device.base import Buffer, LoadedGraph, check_args, cut_views
 from trainer.device.products import fast_products
 
 
@@ -50,11 +50,9 @@ class CpuBackend:
         return tuple(self._buffer(f"{loaded.graph.name} result {i}", r) for i, r in enumerate(results))
 
     def cut(self, buffer: Buffer, shapes: Sequence[tuple[int, ...]]) -> tuple[Buffer, ...]:
-        specs = cut_specs(buffer.spec, shapes)
-        flat = buffer._payload.view(-1).split([spec.elements for spec in specs])
-        pieces = [piece.view(spec.shape) for piece, spec in zip(flat, specs, strict=True)]
+        pieces = cut_views(buffer.spec, buffer._payload, shapes)
         buffer._payload = None
-        return tuple(Buffer(spec, piece) for spec, piece in zip(specs, pieces, strict=True))
+        return tuple(Buffer(*piece) for piece in pieces)
 
     def free(self, *buffers: Buffer) -> None:
         for buffer in buffers:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphcache.graph import Graph, TensorSpec
 from graphcache.runtime.refusal import compiles_refused
-from trainer.device.base import Buffer, LoadedGraph, check_args, cut_specs
+from trainer.device.base import Buffer, LoadedGraph, check_args, cut_views
 from trainer.device.card import Card, Program, describe
 from trainer.device.guard import Guard
 
@@ -78,13 +78,11 @@ class GuardedBackend:
 
     def cut(self, buffer: Buffer, shapes: Sequence[tuple[int, ...]]) -> tuple[Buffer, ...]:
         # Views of a device tensor are the runtime's own and change no memory, so nothing is compiled or allocated.
-        specs = cut_specs(buffer.spec, shapes)
-        flat = buffer._payload.view(-1).split([spec.elements for spec in specs])
-        pieces = [piece.view(spec.shape) for piece, spec in zip(flat, specs, strict=True)]
+        pieces = cut_views(buffer.spec, buffer._payload, shapes)
         with self._live_lock:
             self._live.remove(buffer)
         buffer._payload = None
-        return tuple(self._adopt(*piece) for piece in zip(specs, pieces, strict=True))
+        return tuple(self._adopt(*piece) for piece in pieces)
 
     def free(self, *buffers: Buffer) -> None:
         for buffer in buffers:

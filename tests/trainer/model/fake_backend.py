@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphcache.graph import Graph, TensorSpec
-from trainer.device.base import Buffer, LoadedGraph, cut_specs
+from trainer.device.base import Buffer, LoadedGraph, cut_views
 
 
 class FakeBackend:
@@ -55,10 +55,9 @@ class FakeBackend:
         return tuple(self._new(loaded.graph.name, r) for r in (results if isinstance(results, tuple) else (results,)))
 
     def cut(self, buffer: Buffer, shapes: Sequence[tuple[int, ...]]) -> tuple[Buffer, ...]:
-        specs = cut_specs(buffer.spec, shapes)
-        flat = buffer._payload.view(-1).split([spec.elements for spec in specs])
+        pieces = cut_views(buffer.spec, buffer._payload, shapes)
         self.free(buffer)
-        return tuple(self._new(spec.name, piece.view(spec.shape)) for spec, piece in zip(specs, flat, strict=True))
+        return tuple(self._new(spec.name, view) for spec, view in pieces)
 
     def free(self, *buffers: Buffer) -> None:
         for buffer in buffers:
