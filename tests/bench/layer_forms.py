@@ -7,13 +7,14 @@ n query heads and k key heads of width d, h = n + 2k, hidden H, MLP width I; bfl
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphcache.graph import Graph, TensorSpec
-from trainer.catalogs.layer import PRODUCTS, ROWWISE
+from trainer.catalogs.layer import PRODUCTS, ROTATION, ROWWISE
 from trainer.graphs import layer
 
 S, N, K, D, H, MLP = 128, 9, 3, 64, 576, 1536
@@ -83,23 +84,19 @@ WHOLE, BOTH = ((2 * MLP, H), BF), ((S, 2 * MLP), BF)
 Q_WEIGHT, KV_WEIGHT, QKV_WEIGHT = ((N * D, H), BF), ((K * D, H), BF), ((ALL * D, H), BF)
 
 
-def used(function: str, *specs: Spec, settings: Mapping[str, str] = PRODUCTS, **constants: Any) -> Graph:
-    """A graph of the trainer's."""
+def form(module: str, function: str, *specs: Spec, settings: Mapping[str, str] = PRODUCTS, **constants: Any) -> Graph:
     args = tuple(TensorSpec(f"x{i}", dtype, shape) for i, (shape, dtype) in enumerate(specs))
-    return Graph(function, "bench", f"trainer.graphs.layer:{function}", args, constants, settings)
+    return Graph(function, "bench", f"{module}:{function}", args, constants, settings)
 
 
-def avoided(function: str, *specs: Spec, settings: Mapping[str, str] = PRODUCTS) -> Graph:
-    """One of this file's."""
-    args = tuple(TensorSpec(f"x{i}", dtype, shape) for i, (shape, dtype) in enumerate(specs))
-    return Graph(function, "bench", f"{__name__}:{function}", args, {}, settings)
-
+# Of the trainer, and of this file.
+used, avoided = partial(form, layer.__name__), partial(form, __name__)
 
 # In the order of docs/compiler-workarounds.md: what is avoided first, then what is used instead.
 FORMS: dict[str, Graph] = {
-    "rotate-by-head": avoided("rotate_by_head", ((ALL, S, D), BF), ((S, D), F32), ((S, D), F32)),
-    "rotate-and-split": avoided("rotate_and_split", ROWS, TABLE, TABLE),
-    "rotate": used("rotate", ROWS, TABLE, TABLE),
+    "rotate-by-head": avoided("rotate_by_head", ((ALL, S, D), BF), ((S, D), F32), ((S, D), F32), settings=ROTATION),
+    "rotate-and-split": avoided("rotate_and_split", ROWS, TABLE, TABLE, settings=ROTATION),
+    "rotate": used("rotate", ROWS, TABLE, TABLE, settings=ROTATION),
     "split-columns": avoided("split_columns", COLUMNS, settings=ROWWISE),
     "split": used("split_heads", ROWS, settings=ROWWISE, **WIDTHS),
     "attention": avoided("attention", Q_ROWS, K_ROWS, K_ROWS, MASK),
