@@ -8,6 +8,7 @@ measurements behind the tile's default size.
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from graphcache.graph import Graph, Listing, TensorSpec, Use
 
 if TYPE_CHECKING:
     from graphcache.shapes import TensorTable
+    from trainer.model.parameters import Shape
 
 FUNCTION = "trainer.graphs.adamw:adamw"
 FLOAT = "float32"
@@ -61,10 +63,8 @@ def graph(elements: int, dtype: str) -> Graph:
 
 def catalog(table: TensorTable, config: Mapping[str, Any] | None, options: CatalogOptions) -> Listing:
     """Entry point `adamw`. Needs no config: the table has every weight's shape."""
-    weights: dict[tuple[str, int], int] = {}
-    for (short, shape), count in decoder_matrices(table).items():
-        place = short, shape[0] * shape[1]
-        weights[place] = weights.get(place, 0) + count
+    layers = decoder_matrices(table).values()
+    weights = Counter((short, rows * columns) for shapes in layers for short, (rows, columns) in shapes.items())
     calls = {(short, elements): tiles(elements, options.tile_elements) for short, elements in weights}
     sizes = sorted({size for cut in calls.values() for size in cut}, reverse=True)
     return Listing(
@@ -77,12 +77,11 @@ def catalog(table: TensorTable, config: Mapping[str, Any] | None, options: Catal
     )
 
 
-def decoder_matrices(table: TensorTable) -> dict[tuple[str, tuple[int, ...]], int]:
-    """How many layers have a 2-D weight, by its name within the layer and its shape."""
-    found: dict[tuple[str, tuple[int, ...]], int] = {}
+def decoder_matrices(table: TensorTable) -> dict[str, dict[str, Shape]]:
+    """The 2-D weights of each decoder layer: by the layer's prefix, shapes by the names within the layer."""
+    layers: defaultdict[str, dict[str, Shape]] = defaultdict(dict)
     for tensor in table:
         match = _LAYER.search(tensor.name)
         if match and len(tensor.shape) == 2 and tensor.elements:
-            place = tensor.name[match.end() :], tensor.shape
-            found[place] = found.get(place, 0) + 1
-    return found
+            layers[tensor.name[: match.end()]][tensor.name[match.end() :]] = tensor.shape
+    return dict(layers)
