@@ -1,7 +1,10 @@
 """The C library's heap, where it is glibc's: how it keeps memory that tensors have given back.
 
-Measured on SmolLM2-135M, one sequence of 512 tokens a step: one arena for all threads lowers the process's peak from
-3.48 to 3.16 GB at the same CPU time, since each update worker's arena kept the largest weights that it had held.
+Measured on SmolLM2-135M, one sequence of 512 tokens a step. One arena for all threads lowers the process's peak from
+3.48 to 3.16 GB at the same CPU time, since each update worker's arena kept the largest weights that it had held. By
+default every tensor of more than some hundred kB is new memory from the system, which zeroes it page by page: a layer's
+backward of attention took 19 ms where 5 are computing. With freed memory kept for the next graph call a step has 3.4 s of
+the system's time less in six steps, and the peak is the same.
 """
 
 from __future__ import annotations
@@ -9,14 +12,24 @@ from __future__ import annotations
 import ctypes
 
 # malloc.h of glibc
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
+# The most that glibc takes: larger tensors stay new memory.
+_MMAP_BYTES = 32 << 20
+_KEPT_BYTES = 1 << 30
 
 
-def use_one_arena() -> None:
-    """All threads share one arena. Allocations here are few and large, so they do not wait for each other."""
+def reuse_freed_memory() -> None:
+    """Tensors come from one heap that all threads share and that keeps what they give back.
+
+    Allocations here are few and large, so the threads do not wait for each other.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def give_back_free_memory() -> None:

@@ -12,16 +12,17 @@ import torch
 @contextmanager
 def deterministic(threads: int) -> Iterator[None]:
     """Deterministic algorithms, and `threads` for torch's own parallel loops: sums depend on how they are split."""
-    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    before = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     flags: Any = torch.utils.deterministic
     fill = flags.fill_uninitialized_memory
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
+    # Not use_deterministic_algorithms: that loads torch's compiler, 1.5 s and 130 MB, to tell it too.
+    torch.set_deterministic_debug_mode("error")
     # Deterministic mode would fill every new tensor with NaN first. Nothing here reads memory that it did not write.
     flags.fill_uninitialized_memory = False
     try:
         yield
     finally:
         torch.set_num_threads(before[0])
-        torch.use_deterministic_algorithms(before[1])
+        torch.set_deterministic_debug_mode(before[1])
         flags.fill_uninitialized_memory = fill

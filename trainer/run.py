@@ -11,7 +11,7 @@ import torch
 
 from graphcache.cpus import available_cpus
 from trainer.config import RunConfig
-from trainer.heap import give_back_free_memory, use_one_arena
+from trainer.heap import give_back_free_memory, reuse_freed_memory
 from trainer.numerics import deterministic
 from trainer.optim.adamw import open_optimizer, worker_count
 from trainer.preflight import Findings, Ready
@@ -32,7 +32,7 @@ def run(config: RunConfig) -> dict[str, Any]:
     """
     folder = RunFolder(config.out)
     with StopRequest().installed() as stop, folder.held(), deterministic(available_cpus()):
-        use_one_arena()
+        reuse_freed_memory()
         ready = Findings(config).ready()
         give_back_free_memory()
         folder.write("config.json", config.as_json())

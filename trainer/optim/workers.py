@@ -7,6 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+import torch
+
 Job = Callable[[], None]
 
 # How often a waiting main thread looks whether there is still somebody to wait for.
@@ -75,6 +77,8 @@ class Workers:
             raise self._error
 
     def _work(self) -> None:
+        # Copies of weights would have threads of their own for each worker otherwise, on CPUs that are all taken.
+        torch.set_num_threads(1)
         while (job := self._next()) is not None:
             began = time.perf_counter()
             error: BaseException | None = None
