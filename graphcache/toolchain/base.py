@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 # Names and values that a graph's settings may have; `default` is the compiler's own choice and the same as none.
 #   tactic:        what kind of graph the compiler chooses its ways of computing for
 #   unique-shapes: how many tensor layouts it tries for each operator; fewer compile sooner
+#   implicit-casts: whether it may round the factors of a float32 product to bfloat16, as it does by default
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "tactic": ("default", "compute-bound", "io-bound"),
     "unique-shapes": ("default", "1", "2", "4", "8", "16"),
+    "implicit-casts": ("default", "off"),
 }
 
 # PEs that the vendor can use as one device; a card has 8.

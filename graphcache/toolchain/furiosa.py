@@ -104,6 +104,7 @@ def _config(settings: Mapping[str, str]) -> Any:
     return vendor.resolve(layout.config)(
         tactic_hint=getattr(vendor.resolve(layout.hints), hint),
         max_num_unique_shapes=None if shapes == "default" else int(shapes),
+        implicit_type_casting=settings.get("implicit-casts") != "off",
     )
 
 
