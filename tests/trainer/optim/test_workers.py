@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from trainer.optim import workers as workers_module
 from trainer.optim.workers import Workers
@@ -34,6 +35,23 @@ def test_jobs_run_side_by_side(two: Workers) -> None:
     for _ in range(2):
         two.submit(meeting.wait)
     two.wait()
+
+
+def test_a_worker_computes_in_one_thread_and_the_main_thread_in_as_many_as_before() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    workers = Workers(2)
+    try:
+        seen: list[int] = []
+        meeting = threading.Barrier(2, timeout=10)
+        for _ in range(2):
+            workers.submit(lambda: (meeting.wait(), seen.append(torch.get_num_threads())))
+        workers.wait()
+        assert seen == [1, 1]
+        assert torch.get_num_threads() == 3
+    finally:
+        workers.close()
+        torch.set_num_threads(before)
 
 
 def test_busy_seconds_are_taken_once(two: Workers) -> None:
