@@ -37,9 +37,9 @@ CALLS = {
     "qkv": 2,
     "rotate": 3,
     "split": 2,
-    "scores": 2,
+    "scores": 3,
     "softmax": 2,
-    "attend": 2,
+    "attend": 3,
     "out": 2,
     "gate_up": 2,
     "swiglu": 1,
@@ -55,7 +55,8 @@ CALLS = {
     "out_input_grad": 1,
     "out_grad": 1,
     "out_add": 1,
-    "attention_backward": 1,
+    "softmax_backward": 1,
+    "attend_backward": 2,
     "join": 1,
     "qkv_input_grad": 1,
     "qkv_grad": 1,
@@ -106,7 +107,6 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
     all_rows = tokens * all_heads
     scores = policy("scores", options.micro_batch * kv_heads, group, sequence)
     probabilities = replace(scores, name="probabilities")
-    dout, attended = replace(q, name="dout"), replace(q, name="attended")
     gate_up, product = policy("gate_up", tokens, 2 * mlp), policy("dproduct", tokens, mlp)
     found = {
         "norm": graph("rms_norm", x, norm, constants=eps, settings=ROWWISE),
@@ -135,7 +135,12 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
         "out_input_grad": input_grad(hidden, q_width),
         "out_grad": weight_grad(hidden, q_width),
         "out_add": add(hidden, q_width),
-        "attention_backward": graph("attention_backward", dout, q, k, v, probabilities, attended, constants=heads),
+        "softmax_backward": graph(
+            "softmax_backward", replace(scores, name="dprobabilities"), probabilities, settings=ROWWISE
+        ),
+        "attend_backward": graph(
+            "attend_backward", replace(scores, name="weights"), replace(q, name="rows"), constants=heads
+        ),
         "join": graph(
             "join_heads",
             *(policy("q", tokens, q_width), policy("k", tokens, kv_width), policy("v", tokens, kv_width)),

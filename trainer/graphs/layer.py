@@ -91,7 +91,10 @@ def scores(
     kv_heads: int,
     sequence: int,
 ) -> Tensor:
-    """q @ k^T, [B*k, g*S, S] policy: below one another the queries of the heads that share a key head."""
+    """q @ k^T, [B*k, g*S, S] policy: below one another the queries of the heads that share a key head.
+
+    Of the gradient of `attend`'s result, and v: the gradient of the probabilities.
+    """
     return _grouped(q, heads, kv_heads, sequence) @ _by_head(k, kv_heads, sequence).transpose(1, 2)
 
 
@@ -111,39 +114,36 @@ def attend(
     kv_heads: int,
     sequence: int,
 ) -> Tensor:
-    """The heads' outputs side by side, [T, n*d] policy."""
+    """The heads' outputs side by side, [T, n*d] policy.
+
+    Of the gradient of the scores, and k: the gradient of q.
+    """
     return _ungrouped(probabilities @ _by_head(v, kv_heads, sequence), heads, sequence)
 
 
-def attention_backward(
-    dout: Tensor,  # [T*n, d] policy
-    q: Tensor,  # [T*n, d] policy, rotated and scaled
-    k: Tensor,  # [T*k, d] policy, rotated
-    v: Tensor,  # [T*k, d] policy
+def softmax_backward(
+    dprobabilities: Tensor,  # [B*k, g*S, S] policy
     probabilities: Tensor,  # [B*k, g*S, S] policy
-    attended: Tensor,  # [T*n, d] policy: what `attend` gave
+) -> Tensor:
+    """Gradient of `softmax`'s scores, [B*k, g*S, S] policy."""
+    wide, dwide = probabilities.to(FLOAT), dprobabilities.to(FLOAT)
+    mean = (dwide * wide).sum(-1, keepdim=True)
+    return ((dwide - mean) * wide).to(probabilities.dtype)
+
+
+def attend_backward(
+    weights: Tensor,  # [B*k, g*S, S] policy: how much of a key's or value's row each query took
+    rows: Tensor,  # [T*n, d] policy: of each query
     *,
     heads: int,
     kv_heads: int,
     sequence: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q [T, n*d], k (rotated ones, both) and v [T, k*d], all policy.
+) -> Tensor:
+    """weights^T @ rows, [T, k*d] policy: what the queries of a group say about each key or value.
 
-    A row of probabilities times their gradients sums to the product of the result and its gradient (Dao et al. 2022,
-    https://arxiv.org/abs/2205.14135), which is S / d times fewer numbers.
+    The gradient of v from `softmax`'s result and that of `attend`'s; the gradient of k from that of the scores and q.
     """
-    q, dout, attended = (_grouped(x, heads, kv_heads, sequence) for x in (q, dout, attended))
-    k, v = _by_head(k, kv_heads, sequence), _by_head(v, kv_heads, sequence)
-    dv = probabilities.transpose(1, 2) @ dout
-    mean = (dout.to(FLOAT) * attended.to(FLOAT)).sum(-1, keepdim=True)
-    dprobabilities = (dout @ v.transpose(1, 2)).to(FLOAT)
-    dscores = ((dprobabilities - mean) * probabilities.to(FLOAT)).to(q.dtype)
-    dq, dk = dscores @ k, dscores.transpose(1, 2) @ q
-    return (
-        _ungrouped(dq, heads, sequence),
-        _ungrouped(dk, kv_heads, sequence),
-        _ungrouped(dv, kv_heads, sequence),
-    )
+    return _ungrouped(weights.transpose(1, 2) @ _grouped(rows, heads, kv_heads, sequence), kv_heads, sequence)
 
 
 def _grouped(x: Tensor, heads: int, kv_heads: int, sequence: int) -> Tensor:

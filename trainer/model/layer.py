@@ -238,12 +238,16 @@ class LayerRunner:
     def _backward_core(self, dattended: Buffer, forward: Attention) -> Buffer:
         """Gradient of the rotated heads [T, h*d] from that of `attended`. Frees all of `forward` but normed."""
         free, call = self.backend.free, self._graphs.call
-        dout, attended = self._rows(dattended), self._rows(forward.attended)
-        inputs = dout, forward.q, forward.k, forward.v, forward.probabilities, attended
-        grads = call("attention_backward", *inputs)
-        free(*inputs)
-        (dheads,) = call("join", *grads)
-        free(*grads)
+        dout = self._rows(dattended)
+        (dprobabilities,) = call("scores", dout, forward.v)
+        (dscores,) = call("softmax_backward", dprobabilities, forward.probabilities)
+        (dv,) = call("attend_backward", forward.probabilities, dout)
+        free(dprobabilities, dout, forward.probabilities, forward.v, forward.attended)
+        (dq,) = call("attend", dscores, forward.k)
+        (dk,) = call("attend_backward", dscores, forward.q)
+        free(dscores, forward.q, forward.k)
+        (dheads,) = call("join", dq, dk, dv)
+        free(dq, dk, dv)
         return dheads
 
     def _accumulate(self, part: str, totals: dict[str, Buffer | None], name: str, dy: Buffer, x: Buffer) -> None:
