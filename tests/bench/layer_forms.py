@@ -75,6 +75,17 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(0, 1).reshape(S, N * D)
 
 
+def attention_backward(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, probabilities: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    dscores = layer.softmax_backward(layer.scores(dout, v, **HEADS), probabilities)
+    return (
+        layer.attend(dscores, k, **HEADS),
+        layer.attend_backward(dscores, q, **HEADS),
+        layer.attend_backward(probabilities, dout, **HEADS),
+    )
+
+
 Spec = tuple[tuple[int, ...], str]
 ROWS, COLUMNS, TABLE = ((S * ALL, D), BF), ((S, ALL * D), BF), ((S * ALL, D), F32)
 Q_ROWS, K_ROWS = ((S * N, D), BF), ((S * K, D), BF)
@@ -105,6 +116,9 @@ FORMS: dict[str, Graph] = {
     "scores": used("scores", Q_ROWS, K_ROWS, **HEADS),
     "softmax": used("softmax", PROBABILITIES, MASK, settings=ROWWISE),
     "attend": used("attend", PROBABILITIES, K_ROWS, **HEADS),
+    "attention-backward": avoided("attention_backward", Q_ROWS, Q_ROWS, K_ROWS, K_ROWS, PROBABILITIES),
+    "softmax-backward": used("softmax_backward", PROBABILITIES, PROBABILITIES, settings=ROWWISE),
+    "attend-backward": used("attend_backward", PROBABILITIES, Q_ROWS, **HEADS),
     "qkv-three": avoided("qkv_three", X, Q_WEIGHT, KV_WEIGHT, KV_WEIGHT),
     "qkv": used("linear", X, QKV_WEIGHT),
     "gate-up-two": avoided("gate_up_two", X, GATE, GATE),
