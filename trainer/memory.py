@@ -110,7 +110,8 @@ def _moments(model: ModelConfig, config: RunConfig, layers: int, head: int) -> I
 
 
 def _layer_working(model: ModelConfig, config: RunConfig) -> int:
-    """Backward of a layer: recomputed activations, a weight's gradient and its new accumulator.
+    """Backward of a layer: recomputed activations (attention has three of the size of its probabilities at once), a
+    weight's gradient and its new accumulator.
 
     Or its resident update, which holds the gradients in both dtypes and a tile's new state.
     """
@@ -118,7 +119,7 @@ def _layer_working(model: ModelConfig, config: RunConfig) -> int:
     shapes = parameter_shapes(model)
     largest = max(weight.elements for weight in device_weights(shapes))
     probabilities = config.micro_batch * model.heads * config.seq**2
-    attention = tokens * (5 * model.hidden + 4 * model.q_width + 4 * model.kv_width) + 2 * probabilities
+    attention = tokens * (5 * model.hidden + 4 * model.q_width + 4 * model.kv_width) + 3 * probabilities
     mlp = attention + tokens * (3 * model.hidden + 6 * model.intermediate)
     tile = min(config.catalog_options.tile_elements, max(math.prod(shape) for shape in shapes.values()))
     update = _elements(shapes.values()) * 2 * item + tile * (STATE_BYTES + item) if config.resident_layers else 0
