@@ -3,8 +3,8 @@
 Measured on SmolLM2-135M, one sequence of 512 tokens a step. One arena for all threads lowers the process's peak from
 3.48 to 3.16 GB at the same CPU time, since each update worker's arena kept the largest weights that it had held. By
 default every tensor of more than some hundred kB is new memory from the system, which zeroes it page by page: a layer's
-backward of attention took 19 ms where 5 are computing. With freed memory kept for the next graph call the system's part
-of a run of six steps falls from 7.8 to 4.8 s, and the peak is the same.
+backward of attention, then one graph, took 19 ms where 5 are computing. With freed memory kept for the next graph call
+the system's part of a run of six steps falls from 7.8 to 4.8 s, and the peak is the same.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ CACHE holds the manifest's artifacts. Random arguments: the executor's time does
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,23 +18,21 @@ from graphcache.graph import TensorSpec
 from graphcache.manifest_file import read_manifest
 from graphcache.runtime.furiosa import HostExecutor
 from graphcache.store.local import LocalStore
+from tests.bench.manifest_table import calls_by_graph
 from tests.bench.measure import timed
 
 
 def main(manifest_path: str, cache: str) -> None:
     """Prints seconds a call, calls a step (one micro-batch, every layer resident) and their product, longest first."""
     manifest, store = read_manifest(Path(manifest_path)), LocalStore(Path(cache))
-    calls: dict[str, int] = {}
-    for use in manifest.uses:
-        calls[use.graph] = calls.get(use.graph, 0) + use.count * use.calls
-    rows = []
+    calls, rows = calls_by_graph(manifest), []
     for recorded in manifest.graphs:
         entry = None if recorded.key is None else store.lookup(recorded.key)
         if entry is None:
-            sys.exit(f"{cache} has no {recorded.graph.name}: graphcache build --manifest {manifest_path} fills it")
+            sys.exit(f"no {recorded.graph.name} there: graphcache diff --manifest {manifest_path} --cache {cache}")
         executor = HostExecutor.of(store.open(entry))
         inputs = [_random(spec) for spec in recorded.graph.args]
-        secs = timed(lambda executor=executor, inputs=inputs: executor.execute(inputs))  # type: ignore[misc]
+        secs = timed(partial(executor.execute, inputs))
         rows.append((secs * calls[recorded.graph.name], secs, recorded.graph.name))
         print(f"{secs:9.3f} s  {recorded.graph.name}", file=sys.stderr, flush=True)
     for total, secs, name in sorted(rows, reverse=True):
