@@ -1,8 +1,7 @@
-"""The host as a device: graphs run eagerly, buffers are host tensors. Nothing is compiled and no pool is enforced."""
+"""The host as a device: graphs run in their form for the host, buffers are host tensors, no pool is enforced."""
 
 from __future__ import annotations
 
-import importlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from torch import Tensor
 from graphcache.graph import Graph, TensorSpec
 from trainer.device.base import Buffer, LoadedGraph, check_args, cut_views
 from trainer.device.products import fast_products
+from trainer.host.forms import host_form
 
 
 class CpuBackend:
@@ -35,8 +35,7 @@ class CpuBackend:
         return payload.clone()
 
     def load(self, graph: Graph) -> LoadedGraph:
-        module, _, name = graph.function.partition(":")
-        return LoadedGraph(graph, (), getattr(importlib.import_module(module), name))
+        return LoadedGraph(graph, (), host_form(graph))
 
     def call(self, loaded: LoadedGraph, args: Sequence[Buffer]) -> tuple[Buffer, ...]:
         """Runs the graph's function. A result may share memory with an argument: graphs are pure, so nobody sees it."""
@@ -44,7 +43,7 @@ class CpuBackend:
         self.calls[loaded.graph.name] += 1
         function: Callable[..., Any] = loaded.program
         with torch.no_grad(), fast_products():
-            results = function(*(a._payload for a in args), **loaded.graph.constants)
+            results = function(*(a._payload for a in args))
         if isinstance(results, Tensor):
             results = (results,)
         return tuple(self._buffer(f"{loaded.graph.name} result {i}", r) for i, r in enumerate(results))

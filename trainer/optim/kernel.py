@@ -1,16 +1,13 @@
 """The host's loops, as LLVM IR and then as machine code for the CPU that this process runs on.
 
 One pass over memory: 14 bytes read and 14 written a parameter. The new weights are written past the caches (nobody on
-this core reads them soon), which spares reading them first; docs/results/host-adamw.md has what that gains.
-
-The code is made once a process, 50 ms when an optimizer is constructed, and is not kept in a file: a cache of machine
-code would be something that others can write and we execute.
+this core reads them soon), which spares reading them first; docs/results/host-adamw.md has what that gains. The code is
+made when an optimizer is constructed (`trainer.host.machine`).
 """
 
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
@@ -19,7 +16,8 @@ from typing import Any, cast
 import torch
 
 from trainer.graphs.adamw import adamw
-from trainer.optim.lanes import ELEMENT, FLOAT, Block, Lanes
+from trainer.host.lanes import ELEMENT, FLOAT, Block, Lanes, intrinsics, loop
+from trainer.host.machine import compile_ir
 from trainer.optim.scalars import StepScalars
 
 # Two AVX-512 registers of float32, so that 32 bfloat16 weights fill the 64-byte line of one streaming store. LLVM
@@ -44,28 +42,10 @@ class Kernels:
     engine: Any
 
 
-_compiling = threading.Lock()
-
-
-def kernels() -> Kernels:
-    """The compiled loops, the same ones for every caller. llvmlite is imported when they are first asked for."""
-    with _compiling:  # LLVM crashes when two threads compile, and `cache` would let them
-        return _compiled()
-
-
 @cache
-def _compiled() -> Kernels:
-    import llvmlite.binding as llvm
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2
-    )
-    module = llvm.parse_assembly(assembly())
-    module.verify()
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
+def kernels() -> Kernels:
+    """The compiled loops. Callers that ask at the same time for the first time may each get their own."""
+    engine = compile_ir(assembly())
     address, size = ctypes.c_void_p, ctypes.c_size_t
     update = ctypes.CFUNCTYPE(None, *[address] * 6, size)
     square_sum = ctypes.CFUNCTYPE(None, address, address, size)
@@ -79,37 +59,20 @@ def _compiled() -> Kernels:
 def assembly() -> str:
     """LLVM IR of every kernel."""
     parts = [text for dtype in ELEMENT for text in (_update(dtype), _square_sum(dtype))]
-    roots = [f"declare <{n} x float> @llvm.sqrt.v{n}f32(<{n} x float>)" for n in (WIDE, 1)]
-    return "\n\n".join([*parts, *roots, "!0 = !{i32 1}"])
+    return "\n\n".join([*parts, intrinsics(WIDE, 1), "!0 = !{i32 1}"])
 
 
 def _name(kernel: str, dtype: torch.dtype) -> str:
     return f"{kernel}_{str(dtype).removeprefix('torch.')}"
 
 
-def _loop(block: Block, begin: str, entered_from: str, end: str, following: str) -> str:
-    """`for (i = begin; i < end; i += lanes) block`: the block's prefix names the loop, and its counter `%<prefix>i`."""
-    loop = block.prefix
-    lines = "\n".join(block.lines)
-    return f"""
-{loop}:
-  %{loop}i = phi i64 [ {begin}, %{entered_from} ], [ %{loop}next, %{loop}body ]
-  %{loop}more = icmp ult i64 %{loop}i, {end}
-  br i1 %{loop}more, label %{loop}body, label %{following}
-{loop}body:
-{lines}
-  %{loop}next = add i64 %{loop}i, {block.lanes}
-  br label %{loop}
-"""
-
-
 def _update(dtype: torch.dtype) -> str:
     """Elements up to the first whole line of `weight`, then lines, then the elements that are left."""
     item_bytes = dtype.itemsize
     scalars = "\n".join(_splat(number, lanes) for number in range(len(SCALARS)) for lanes in (WIDE, 1))
-    head = _loop(_update_block(1, "head", dtype), "0", "entry", "%aligned", "wide")
-    wide = _loop(_update_block(WIDE, "wide", dtype), "%aligned", "head", "%whole", "tail")
-    tail = _loop(_update_block(1, "tail", dtype), "%whole", "wide", "%n", "done")
+    head = loop(_update_block(1, "head", dtype), "0", "entry", "%aligned", "wide")
+    wide = loop(_update_block(WIDE, "wide", dtype), "%aligned", "head", "%whole", "tail")
+    tail = loop(_update_block(1, "tail", dtype), "%whole", "wide", "%n", "done")
     pointers = ", ".join(f"ptr %{name}" for name in (*STATE, "grad", "weight", "scalars"))
     return f"""define void @{_name("update", dtype)}({pointers}, i64 %n) nounwind {{
 entry:
@@ -166,7 +129,7 @@ entry:
   store {sums} zeroinitializer, ptr %out, align 8
   store <1 x double> zeroinitializer, ptr %last, align 8
   br label %wide
-{_loop(wide, "0", "entry", "%whole", "tail")}{_loop(tail, "%whole", "wide", "%n", "done")}
+{loop(wide, "0", "entry", "%whole", "tail")}{loop(tail, "%whole", "wide", "%n", "done")}
 done:
   ret void
 }}"""

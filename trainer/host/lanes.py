@@ -1,12 +1,13 @@
 """Vectors that stand for tensors while a graph's own lines are turned into LLVM IR.
 
-`trainer.graphs.adamw.adamw` is straight-line elementwise arithmetic. Called with `Lanes` instead of tensors it writes
-down one IR instruction an operation, so the host kernel is the graph by construction: the same operations, in the same
-order, each rounded to float32 as eager torch rounds it. No flag allows LLVM to contract or reorder any of them.
+Called with `Lanes` instead of tensors a graph's function writes down IR instructions, so the host's code is the graph
+by construction: the same operations, in the same order, each rounded to float32 as eager torch rounds it. No flag
+allows LLVM to contract or reorder any of them.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 
 import torch
@@ -27,7 +28,7 @@ class Block:
     def vector(self, element: str) -> str:
         return f"<{self.lanes} x {element}>"
 
-    def all(self, element: str, value: int) -> str:
+    def all(self, element: str, value: int | str) -> str:
         """A vector of one constant."""
         return f"<{', '.join([f'{element} {value}'] * self.lanes)}>"
 
@@ -42,13 +43,64 @@ class Block:
         self.lines.append(f"  {instruction}")
 
 
+def loop(block: Block, begin: str, entered_from: str, end: str, following: str) -> str:
+    """`for (i = begin; i < end; i += lanes) block`: the block's prefix names the loop, and its counter `%<prefix>i`."""
+    name = block.prefix
+    lines = "\n".join(block.lines)
+    return f"""
+{name}:
+  %{name}i = phi i64 [ {begin}, %{entered_from} ], [ %{name}next, %{name}body ]
+  %{name}more = icmp ult i64 %{name}i, {end}
+  br i1 %{name}more, label %{name}body, label %{following}
+{name}body:
+{lines}
+  %{name}next = add i64 %{name}i, {block.lanes}
+  br label %{name}
+"""
+
+
+def intrinsics(*lanes: int) -> str:
+    """Declarations of every function of LLVM that vectors of so many elements may call."""
+    lines = []
+    for n in lanes:
+        vector = f"<{n} x float>"
+        lines += [f"declare {vector} @llvm.{name}.v{n}f32({vector})" for name in ("sqrt", "floor")]
+        lines += [
+            f"declare {vector} @llvm.{name}.v{n}f32({vector}, {vector})" for name in ("minnum", "maxnum", "maximum")
+        ]
+        lines.append(f"declare {vector} @llvm.fmuladd.v{n}f32({vector}, {vector}, {vector})")
+        lines.append(f"declare float @llvm.vector.reduce.fadd.v{n}f32(float, {vector})")
+        lines.append(f"declare float @llvm.vector.reduce.fmaximum.v{n}f32({vector})")
+    return "\n".join(lines)
+
+
+def hexadecimal(number: float) -> str:
+    """A float32 as LLVM writes one: the bits of the float64 that equals it."""
+    rounded = struct.unpack("<f", struct.pack("<f", number))[0]
+    return f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016X}"
+
+
 @dataclass(frozen=True)
 class Lanes:
-    """A vector register in a block. Has of a tensor's methods those that the AdamW graph uses, and no others."""
+    """A vector register in a block. Has of a tensor's methods those that the graphs use, and no others."""
 
     block: Block
     name: str
     dtype: torch.dtype
+
+    def constant(self, number: float) -> Lanes:
+        """The float32 nearest to a number, in every lane of a vector like this one."""
+        return Lanes(self.block, self.block.all("float", hexadecimal(number)), FLOAT)
+
+    def call(self, function: str, *others: Lanes) -> Lanes:
+        """LLVM's own function of float32 vectors."""
+        operands = (self, *others)
+        assert all(operand.dtype == FLOAT for operand in operands)
+        vector = self.block.vector("float")
+        args = ", ".join(f"{vector} {operand.name}" for operand in operands)
+        return Lanes(
+            self.block, self.block.emit(f"call {vector} @llvm.{function}.v{self.block.lanes}f32({args})"), FLOAT
+        )
 
     def _binary(self, operation: str, other: Lanes) -> Lanes:
         assert self.dtype == other.dtype == FLOAT
@@ -68,10 +120,7 @@ class Lanes:
         return self._binary("fdiv", other)
 
     def sqrt(self) -> Lanes:
-        assert self.dtype == FLOAT
-        vector = self.block.vector("float")
-        call = f"call {vector} @llvm.sqrt.v{self.block.lanes}f32({vector} {self.name})"
-        return Lanes(self.block, self.block.emit(call), FLOAT)
+        return self.call("sqrt")
 
     def to(self, dtype: torch.dtype) -> Lanes:
         if dtype == self.dtype:

@@ -1,0 +1,35 @@
+"""Machine code for the CPU that this process runs on, from LLVM IR.
+
+It is made once a process, before the first step, and is not kept in a file: a cache of machine code would be something
+that others can write and we execute. llvmlite is imported when code is first asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+_compiling = threading.Lock()
+
+
+def compile_ir(text: str, *, optimize: bool = False) -> Any:
+    """llvmlite's engine, which owns the code and gives addresses: `get_function_address(name)`. Any thread.
+
+    optimize: run LLVM's passes over the IR first, which hoist and share what was written down more than once
+    """
+    import llvmlite.binding as llvm
+
+    with _compiling:  # LLVM crashes when two threads compile
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        machine = llvm.Target.from_default_triple().create_target_machine(
+            cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2
+        )
+        module = llvm.parse_assembly(text)
+        module.verify()
+        if optimize:
+            passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
+            passes.getModulePassManager().run(module, passes)
+        engine = llvm.create_mcjit_compiler(module, machine)
+        engine.finalize_object()
+    return engine

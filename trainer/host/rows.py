@@ -1,0 +1,258 @@
+"""LLVM IR of a traced graph: for each row the loops of `trainer.host.passes`, one after the other.
+
+What one loop computes the next one computes again, unless it is an exponential, which is kept. Every number of a row is
+written down where it is used; LLVM's passes hoist and share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from trainer.host.lanes import ELEMENT, FLOAT, Block, Lanes, hexadecimal, intrinsics, loop
+from trainer.host.passes import Pass, passes, powers
+from trainer.host.trace import Applied, Constant, Input, Joined, Reduced, Sliced, Value
+
+
+@dataclass(frozen=True, eq=False)
+class Accumulator:
+    """Where one loop collects its part of a reduction: a vector on the stack."""
+
+    reduced: Reduced
+    name: str
+    lanes: int
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A row of exponentials on the stack, written in loop number `first`."""
+
+    name: str
+    columns: int
+    first: int
+
+
+class RowCode:
+    """IR of one graph. Its arrays are the inputs, then the outputs; rows of an input with fewer of them come again."""
+
+    def __init__(self, inputs: Sequence[Input], outputs: Sequence[Value]) -> None:
+        (self.row_count,) = {output.rows for output in outputs}
+        self.inputs = inputs
+        self.arrays: list[Value] = [*inputs, *outputs]
+        self.numbers = {value: number for number, value in enumerate(self.arrays)}
+        self.outputs = outputs
+        self.passes = passes(outputs)
+        self.kept = self._kept_powers()
+        self.accumulators: list[Accumulator] = []
+
+    def text(self) -> str:
+        """A module with the function `team(ptr data)`, for each thread of an OpenMP team to call.
+
+        data: 64 bits each: the number of rows, then an address for each array
+        """
+        loops = [part for number, one in enumerate(self.passes) for part in self._loops(number, one)]
+        places = ["rowbody", *(block.prefix for block, _, _ in loops), "rowend"]
+        bodies = "".join(
+            loop(block, str(begin), entered, str(end), following)
+            for (block, begin, end), entered, following in zip(loops, places, places[2:], strict=False)
+        )
+        numbers = range(len(self.arrays))
+        return f"""
+declare i32 @omp_get_thread_num()
+declare i32 @omp_get_num_threads()
+{intrinsics(*sorted({1, *(block.lanes for block, _, _ in loops)}))}
+
+define internal void @rows({", ".join(f"ptr noalias %array{n}" for n in numbers)}, i64 %first, i64 %end) nounwind {{
+entry:
+{self._stack()}
+  br label %row
+row:
+  %r = phi i64 [ %first, %entry ], [ %rnext, %rowend ]
+  %rmore = icmp ult i64 %r, %end
+  br i1 %rmore, label %rowbody, label %done
+rowbody:
+{self._row_begin()}
+  br label %{places[1]}
+{bodies}
+rowend:
+{self._row_end()}
+  %rnext = add i64 %r, 1
+  br label %row
+done:
+  ret void
+}}
+
+define void @team(ptr %data) nounwind {{
+  %thread32 = call i32 @omp_get_thread_num()
+  %threads32 = call i32 @omp_get_num_threads()
+  %thread = zext i32 %thread32 to i64
+  %threads = zext i32 %threads32 to i64
+  %rows = load i64, ptr %data, align 8
+  %before = mul i64 %rows, %thread
+  %until = add i64 %before, %rows
+  %first = udiv i64 %before, %threads
+  %end = udiv i64 %until, %threads
+{_lines(f"%at{n} = getelementptr i64, ptr %data, i64 {n + 1}" for n in numbers)}
+{_lines(f"%array{n} = load ptr, ptr %at{n}, align 8" for n in numbers)}
+  call void @rows({", ".join(f"ptr %array{n}" for n in numbers)}, i64 %first, i64 %end)
+  ret void
+}}
+"""
+
+    def _kept_powers(self) -> dict[Value, Kept]:
+        """Exponentials that a later loop needs again."""
+        found: dict[Value, set[int]] = {}
+        for number, one in enumerate(self.passes):
+            for power in (power for job in one.jobs for power in powers(job.value)):
+                found.setdefault(power, set()).add(number)
+        again = [(power, min(numbers)) for power, numbers in found.items() if len(numbers) > 1]
+        return {power: Kept(f"%kept{n}", power.columns, first) for n, (power, first) in enumerate(again)}
+
+    def _loops(self, number: int, one: Pass) -> Iterator[tuple[Block, int, int]]:
+        """Blocks, each with its first column and the one after its last."""
+        for begin, end, lanes in one.segments():
+            body = Body(self, Block(lanes, f"p{number}c{begin}x"), number, begin)
+            for job in one.jobs:
+                value = body.at(job.value, 0)
+                if job.into is None:
+                    body.store(value, job.output, job.begin)
+                else:
+                    self._accumulate(job.into, value)
+            yield body.block, begin, end
+
+    def _accumulate(self, reduced: Reduced, value: Lanes) -> None:
+        block, vector = value.block, value.block.vector("float")
+        mine = Accumulator(reduced, f"%part{len(self.accumulators)}", block.lanes)
+        self.accumulators.append(mine)
+        before = Lanes(block, block.emit(f"load {vector}, ptr {mine.name}, align 4"), FLOAT)
+        block.do(f"store {vector} {reduced.kind.step(before, value).name}, ptr {mine.name}, align 4")
+
+    def _stack(self) -> str:
+        vectors = (f"{a.name} = alloca <{a.lanes} x float>, align 64" for a in self.accumulators)
+        rows = (f"{kept.name} = alloca [{kept.columns} x float], align 64" for kept in self.kept.values())
+        return _lines((*vectors, *rows))
+
+    def _row_begin(self) -> str:
+        """Where the row begins in each array, and accumulators as they are before a row."""
+        block = Block(1, "begin")
+        for number, array in enumerate(self.arrays):
+            row = "%r" if array.rows == self.row_count else block.emit(f"urem i64 %r, {array.rows}")
+            skipped = block.emit(f"mul i64 {row}, {array.columns}")
+            block.do(f"%row{number} = getelementptr {ELEMENT[array.dtype]}, ptr %array{number}, i64 {skipped}")
+        for part in self.accumulators:
+            start = Block(part.lanes, "").all("float", hexadecimal(part.reduced.kind.start))
+            block.do(f"store <{part.lanes} x float> {start}, ptr {part.name}, align 4")
+        return "\n".join(block.lines)
+
+    def _row_end(self) -> str:
+        """Outputs of one number a row."""
+        body = Body(self, Block(1, "end"), len(self.passes), None)
+        for number, output in enumerate(self.outputs):
+            if output.columns == 1:
+                body.store(body.at(output, 0), number, 0)
+        return "\n".join(body.block.lines)
+
+
+class Body:
+    """What the block of loop number `number` computes, at the columns from `begin` on; None: outside of any loop."""
+
+    def __init__(self, code: RowCode, block: Block, number: int, begin: int | None) -> None:
+        self.block = block
+        self._code = code
+        self._number = number
+        self._begin = begin
+        self._known: dict[tuple[Value, int], Lanes] = {}
+        # For numbers that are the same in every column, in the same block.
+        self._single = None if begin is None else Body(code, Block(1, block.prefix, block.lines), number, None)
+
+    def at(self, value: Value, offset: int) -> Lanes:
+        """The value's elements `offset` columns right of the loop's; of one with one column, in every lane."""
+        key = value, offset
+        if key not in self._known:
+            if isinstance(value, Constant):
+                self._known[key] = Lanes(self.block, self.block.all("float", hexadecimal(value.number)), FLOAT)
+            elif value.columns == 1 and self._single is not None:
+                self._known[key] = self._spread(self._single.at(value, 0))
+            else:
+                self._known[key] = self._compute(value, offset)
+        return self._known[key]
+
+    def store(self, value: Lanes, output: int, offset: int) -> None:
+        number = len(self._code.inputs) + output
+        vector = self.block.vector(ELEMENT[value.dtype])
+        where = self._address(number, ELEMENT[value.dtype], offset)
+        self.block.do(f"store {vector} {value.name}, ptr {where}, align {value.dtype.itemsize}")
+
+    def _compute(self, value: Value, offset: int) -> Lanes:
+        match value:
+            case Input():
+                return self._load(self._code.numbers[value], value.dtype, offset)
+            case Reduced():
+                return self._reduced(value)
+            case Sliced():
+                return self.at(value.operand, offset + value.begin)
+            case Joined():
+                return self._piece(value, offset)
+            case Applied():
+                return self._applied(value, offset)
+        raise AssertionError(value)
+
+    def _applied(self, value: Applied, offset: int) -> Lanes:
+        kept, vector = self._code.kept.get(value), self.block.vector("float")
+        if kept is None:
+            return value.function(*(self.at(operand, offset) for operand in value.operands))
+        assert offset == 0
+        where = self.block.emit(f"getelementptr float, ptr {kept.name}, i64 {self._column()}")
+        if self._number > kept.first:
+            return Lanes(self.block, self.block.emit(f"load {vector}, ptr {where}, align 4"), FLOAT)
+        result = value.function(*(self.at(operand, offset) for operand in value.operands))
+        self.block.do(f"store {vector} {result.name}, ptr {where}, align 4")
+        return result
+
+    def _piece(self, value: Joined, offset: int) -> Lanes:
+        """Of the piece that the loop is in; `Pass.segments` cuts loops where pieces meet."""
+        assert self._begin is not None
+        end = 0
+        for piece in value.pieces:
+            begin, end = end, end + piece.columns
+            if self._begin + offset < end:
+                return self.at(piece, offset - begin)
+        raise AssertionError(f"column {self._begin + offset} of {end}")
+
+    def _reduced(self, value: Reduced) -> Lanes:
+        block, total = self.block, None
+        for part in self._code.accumulators:
+            if part.reduced is value:
+                vector = f"<{part.lanes} x float>"
+                loaded = block.emit(f"load {vector}, ptr {part.name}, align 4")
+                across = value.kind.across.format(vector=f"v{part.lanes}f32", operand=f"{vector} {loaded}")
+                single = block.emit(f"insertelement <1 x float> poison, float {block.emit(across)}, i64 0")
+                found = Lanes(block, single, FLOAT)
+                total = found if total is None else value.kind.step(total, found)
+        assert total is not None
+        return total
+
+    def _spread(self, single: Lanes) -> Lanes:
+        """One number in every lane."""
+        block, one = self.block, f"<1 x {ELEMENT[single.dtype]}>"
+        zeros = f"<{block.lanes} x i32> zeroinitializer"
+        name = block.emit(f"shufflevector {one} {single.name}, {one} poison, {zeros}")
+        return Lanes(block, name, single.dtype)
+
+    def _load(self, number: int, dtype: torch.dtype, offset: int) -> Lanes:
+        where = self._address(number, ELEMENT[dtype], offset)
+        vector = self.block.vector(ELEMENT[dtype])
+        return Lanes(self.block, self.block.emit(f"load {vector}, ptr {where}, align {dtype.itemsize}"), dtype)
+
+    def _address(self, number: int, element: str, offset: int) -> str:
+        column = self.block.emit(f"add i64 {self._column()}, {offset}")
+        return self.block.emit(f"getelementptr {element}, ptr %row{number}, i64 {column}")
+
+    def _column(self) -> str:
+        return "0" if self._begin is None else f"%{self.block.prefix}i"
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "\n".join(f"  {line}" for line in lines)
