@@ -119,13 +119,11 @@ def main(args: Sequence[str] | None = None) -> int:
         # A file name that the terminal cannot show is escaped and ends nothing.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    # All are read when torch is loaded. Its threads would spin at every barrier, on cores that the update workers
+    # Both are read when torch is loaded. Its threads would spin at every barrier, on cores that the update workers
     # need: a step of a tiny model took 3 s instead of 0.05 s on two busy cores. And the vendor's half is loaded by the
     # devices that need it, not by torch.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
-    # Large tensors in huge pages: docs/results/host-adamw.md.
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
         returned = group.main(list(args), prog_name="python -m trainer", standalone_mode=False)
     except (Exception, Stopped, KeyboardInterrupt) as error:

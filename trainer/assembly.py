@@ -1,45 +1,59 @@
 """New parameters of a layer on their way into the device weights that hold several of them.
 
 The optimizer finishes parameters one by one, in any order and on any thread; a device weight is made when the last of
-its parameters has come.
+its parameters is there.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from trainer.device.base import Buffer
+from trainer.host.pages import empty
 from trainer.model.parameters import Weight
 
 
-class Assembly:
-    """What has come of each weight of one layer."""
+@dataclass
+class Rows:
+    """A weight's elements [n], of which those of `missing` parameters are not there yet."""
 
-    def __init__(self, weights: Iterable[Weight]) -> None:
+    elements: Tensor
+    missing: int
+
+
+class Assembly:
+    """What is there of each weight of one layer, in the policy's dtype."""
+
+    def __init__(self, weights: Iterable[Weight], dtype: torch.dtype) -> None:
         self._of = {name: weight for weight in weights for name, _ in weight.parts}
+        self._dtype = dtype
         self._lock = threading.Lock()
-        self._rows: dict[str, dict[str, Tensor]] = {}
+        self._rows: dict[str, Rows] = {}
         self._tiles: dict[str, dict[str, Sequence[Buffer]]] = {}
 
-    def add(self, name: str, parameter: Tensor) -> tuple[Weight, Tensor] | None:
-        """A parameter, flat, on the host, any thread: the weight with its elements [n] if this was its last one.
-
-        What has to wait is copied, so the caller may use `parameter` again.
-        """
+    def place(self, name: str) -> Tensor:
+        """Where the elements of a parameter are to be written on the host. Any thread."""
         weight = self._of[name]
-        if len(weight.parts) == 1:
-            return weight, parameter
         with self._lock:
-            waiting = self._rows.setdefault(weight.name, {})
-            waiting[name] = parameter.clone()
-            if len(waiting) < len(weight.parts):
+            if weight.name not in self._rows:
+                self._rows[weight.name] = Rows(empty((weight.elements,), self._dtype), len(weight.parts))
+            return self._rows[weight.name].elements[weight.slice_of(name)]
+
+    def written(self, name: str) -> tuple[Weight, Tensor] | None:
+        """The weight with its elements [n], nobody else's, if this parameter was its last one. Any thread."""
+        weight = self._of[name]
+        with self._lock:
+            rows = self._rows[weight.name]
+            rows.missing -= 1
+            if rows.missing:
                 return None
             del self._rows[weight.name]
-        return weight, torch.cat([waiting[part].view(-1) for part, _ in weight.parts])
+        return weight, rows.elements
 
     def add_tiles(self, name: str, tiles: Sequence[Buffer]) -> tuple[Weight, list[Buffer]] | None:
         """The same for a parameter whose flat tiles are on the device. Main thread."""

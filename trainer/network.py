@@ -30,9 +30,7 @@ class Activation:
         """Itself when it is there already, else a copy there; the original is freed then."""
         if device is self.device:
             return self
-        moved = device.upload(self.device.download(self.buffer), "activations")
-        self.free()
-        return Activation(moved, device)
+        return Activation(device.upload(self.device.take(self.buffer), "activations"), device)
 
     def free(self) -> None:
         self.device.free(self.buffer)
@@ -89,8 +87,7 @@ class Network:
                 x.free()
             on_final(layer)
         with clock.phase("embedding"):
-            self.embedding.add_rows(tokens, gradient.device.download(gradient.buffer).float())
-            gradient.free()
+            self.embedding.add_rows(tokens, gradient.device.take(gradient.buffer).float())
         on_final(self.embedding)
 
     def _forward(self, tokens: Tensor, clock: Clock) -> tuple[list[Activation], Activation]:

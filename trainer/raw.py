@@ -7,6 +7,8 @@ import os
 import torch
 from torch import Tensor
 
+from trainer.host.pages import empty
+
 # Linux moves at most 2 GiB in one call.
 PIECE_BYTES = 1 << 30
 
@@ -19,7 +21,7 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 def read_tensor(fd: int, shape: tuple[int, ...], dtype: torch.dtype, offset: int) -> Tensor:
     """The tensor that begins at `offset` of an open file. Raises OSError, also when the file ends early."""
-    tensor = torch.empty(shape, dtype=dtype)
+    tensor = empty(shape, dtype)
     target, done = bytes_of(tensor), 0
     while done < len(target):
         count = os.preadv(fd, [target[done : done + PIECE_BYTES]], offset + done)

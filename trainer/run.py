@@ -11,7 +11,7 @@ import torch
 
 from graphcache.cpus import available_cpus
 from trainer.config import RunConfig
-from trainer.heap import give_back_free_memory, reuse_freed_memory
+from trainer.heap import give_back_free_memory, share_one_heap
 from trainer.numerics import deterministic
 from trainer.optim.adamw import open_optimizer, worker_count
 from trainer.preflight import Findings, Ready
@@ -32,7 +32,7 @@ def run(config: RunConfig) -> dict[str, Any]:
     """
     folder = RunFolder(config.out)
     with StopRequest().installed() as stop, folder.held(), deterministic(available_cpus()):
-        reuse_freed_memory()
+        share_one_heap()
         ready = Findings(config).ready()
         give_back_free_memory()
         folder.write("config.json", config.as_json())
@@ -56,7 +56,7 @@ def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progres
             )
         network = build_network(ready.checkpoint, config, ready.placements, devices)
         state_of = initial_state(ready.checkpoint) if ready.saved is None else saved_state(ready.saved)
-        load_weights(network, optimizer, config.dtype, state_of)
+        load_weights(network, optimizer, state_of)
         give_back_free_memory()
         progress.say(f"loaded {ready.checkpoint.parameters:,} parameters")
         session = Session(

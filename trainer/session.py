@@ -14,6 +14,7 @@ from trainer.clock import Clock
 from trainer.config import RunConfig
 from trainer.data.corpus import Corpus
 from trainer.device.base import DeviceBackend
+from trainer.heap import give_back_free_memory
 from trainer.loop import NonFiniteLossError, run_step
 from trainer.network import Network
 from trainer.optim.base import Optimizer
@@ -75,6 +76,7 @@ class Session:
             raise
         record = step_record(step, lr, result, self.devices)
         self.folder.append_step(record)
+        give_back_free_memory()
         return record
 
     def _write_calls(self, step: int) -> None:

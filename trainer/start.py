@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from trainer.checkpoint.folder import SavedCheckpoint
 from trainer.checkpoint.load import read_state
 from trainer.config import RunConfig
 from trainer.device.base import DeviceBackend
+from trainer.host.pages import empty
 from trainer.model.head import HeadRunner
 from trainer.model.layer import LayerRunner
 from trainer.model.tiles import TileRunner
@@ -41,18 +43,13 @@ def build_network(
     return Network(embedding, tuple(layers), NormUnit(place), head, place)
 
 
-def load_weights(
-    network: Network,
-    optimizer: Optimizer,
-    dtype: str,
-    state_of: Callable[[Unit], dict[str, AdamState]],
-) -> None:
+def load_weights(network: Network, optimizer: Optimizer, state_of: Callable[[Unit], dict[str, AdamState]]) -> None:
     """Give every unit its weights and the optimizer its state, a unit at a time."""
     for unit in network.units:
         states = state_of(unit)
         for name, state in states.items():
-            # A copy also under the float32 policy: the optimizer changes its master in place.
-            unit.install(name, state.master.to(getattr(torch, dtype), copy=True))
+            unit.place(name).copy_(state.master)
+            unit.install(name)
         optimizer.adopt(unit, states)
 
 
@@ -60,10 +57,15 @@ def initial_state(checkpoint: InputCheckpoint) -> Callable[[Unit], dict[str, Ada
     """Where a new run begins: the checkpoint's own values as float32 masters, moments of zero."""
 
     def state_of(unit: Unit) -> dict[str, AdamState]:
-        masters = {p.name: checkpoint.read(unit.prefix + p.name).float().view(-1) for p in unit.parameters}
-        return {name: AdamState(m, torch.zeros_like(m), torch.zeros_like(m)) for name, m in masters.items()}
+        return {p.name: _begun(checkpoint.read(unit.prefix + p.name).view(-1)) for p in unit.parameters}
 
     return state_of
+
+
+def _begun(weight: Tensor) -> AdamState:
+    shape = tuple(weight.shape)
+    master, exp_avg, exp_avg_sq = (empty(shape, torch.float32) for _ in range(3))
+    return AdamState(master.copy_(weight), exp_avg.zero_(), exp_avg_sq.zero_())
 
 
 def saved_state(saved: SavedCheckpoint) -> Callable[[Unit], dict[str, AdamState]]:

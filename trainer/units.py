@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trainer.assembly import Assembly
 from trainer.device.base import Buffer, DeviceBackend
+from trainer.host.pages import empty
 from trainer.model.head import HeadGrads, HeadRunner, HeadWeights
 from trainer.model.layer import LayerRunner, Tables
 from trainer.model.tiles import TileRunner
@@ -41,7 +42,7 @@ class LayerUnit:
         self._dtype: torch.dtype = getattr(torch, runner.options.dtype)
         self._weights: dict[str, Buffer] = {}
         self._gradients: dict[str, Buffer] = {}
-        self._assembly = Assembly(runner.weights)
+        self._assembly = Assembly(runner.weights, self._dtype)
 
     def forward(self, x: Buffer) -> Buffer:
         """[T, H] policy -> [T, H] policy; x is not freed."""
@@ -66,19 +67,18 @@ class LayerUnit:
             if len(weight.shape) > 1:
                 yield from self._tiles.cut(weight, total)
             else:
-                host = self.backend.download(total).to(self._dtype)
-                self.backend.free(total)
+                host = self.backend.take(total).to(self._dtype)
                 parts = torch.split(host, [shape[0] for _, shape in weight.parts])
                 yield from zip((name for name, _ in weight.parts), parts, strict=True)
 
-    def host_weight(self, name: str) -> None:
-        """None: the device has the only copy."""
+    def place(self, name: str) -> Tensor:
+        return self._assembly.place(name)
 
-    def install(self, name: str, weight: Tensor) -> None:
-        complete = self._assembly.add(name, weight)
+    def install(self, name: str) -> None:
+        complete = self._assembly.written(name)
         if complete is not None:
             of, rows = complete
-            self._replace(of.name, self.backend.upload(rows.view(of.shape), self.prefix + of.name))
+            self._replace(of.name, self.backend.upload(rows.view(of.shape), self.prefix + of.name, lent=True))
 
     def install_tiles(self, name: str, tiles: Sequence[Buffer]) -> None:
         complete = self._assembly.add_tiles(name, tiles)
@@ -121,6 +121,7 @@ class NormUnit:
         self.backend: DeviceBackend = place.runner.backend
         self.parameters = (Parameter(NORM, (place.runner.config.hidden,)),)
         self._dtype: torch.dtype = getattr(torch, place.runner.options.dtype)
+        self._new = torch.empty(place.runner.config.hidden, dtype=self._dtype)
 
     def take_gradients(self) -> Buffer:
         taken, self._place.gradients.norm = self._place.gradients.norm, None
@@ -133,17 +134,15 @@ class NormUnit:
         self._place.norm = None
 
     def pieces(self, gradients: Buffer) -> Iterator[tuple[str, Piece]]:
-        host = self.backend.download(gradients)
-        self.backend.free(gradients)
-        yield NORM, host.to(self._dtype)
+        yield NORM, self.backend.take(gradients).to(self._dtype)
 
-    def host_weight(self, name: str) -> None:
-        """None: the device has the only copy."""
+    def place(self, name: str) -> Tensor:
+        return self._new
 
-    def install(self, name: str, weight: Tensor) -> None:
+    def install(self, name: str) -> None:
         if self._place.norm is not None:
             self.drop_weights()
-        self._place.norm = self.backend.upload(weight, name)
+        self._place.norm = self.backend.upload(self._new, name)
 
 
 class HeadUnit:
@@ -182,13 +181,14 @@ class HeadUnit:
         for piece in self._place.runner.table_grad(gradients):
             yield self._weight, piece
 
-    def host_weight(self, name: str) -> Tensor:
-        assert self._place.table is not None
+    def place(self, name: str) -> Tensor:
+        if self._place.table is None:
+            self._place.table = empty(self.parameters[0].shape, getattr(torch, self._place.runner.options.dtype))
         return self._place.table.view(-1)
 
-    def install(self, name: str, weight: Tensor) -> None:
+    def install(self, name: str) -> None:
+        assert self._place.table is not None
         self.drop_weights()
-        self._place.table = weight.view(self.parameters[0].shape)
         self._place.chunks = self._place.runner.upload_chunks(self._place.table)
 
 
@@ -202,7 +202,7 @@ class EmbeddingUnit:
     def __init__(self, vocab: int, hidden: int, dtype: str) -> None:
         self.parameters = (Parameter(EMBEDDING, (vocab, hidden)),)
         self._dtype: torch.dtype = getattr(torch, dtype)
-        self._table = torch.empty(0)
+        self._table = empty((vocab, hidden), self._dtype)
         self._rows: list[tuple[Tensor, Tensor]] = []
 
     def look_up(self, tokens: Tensor) -> Tensor:
@@ -230,8 +230,8 @@ class EmbeddingUnit:
             total.index_add_(0, tokens[mine] - begin, values[mine])
             yield EMBEDDING, total.to(self._dtype).flatten()
 
-    def host_weight(self, name: str) -> Tensor:
+    def place(self, name: str) -> Tensor:
         return self._table.view(-1)
 
-    def install(self, name: str, weight: Tensor) -> None:
-        self._table = weight.view(self.parameters[0].shape)
+    def install(self, name: str) -> None:
+        """Nothing: it is where it is used."""

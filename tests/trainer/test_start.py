@@ -35,7 +35,7 @@ def test_every_tensor_is_read_once_and_let_go_before_the_next_unit(kind, data, t
     config = settings(folder, data, tmp_path / "run", dtype="bfloat16")
     device, optimizer = CpuBackend(), open_optimizer(config)
     network = build_network(checkpoint, config, place(checkpoint.config.layers, 1, 0), [device])
-    load_weights(network, optimizer, config.dtype, initial_state(checkpoint))
+    load_weights(network, optimizer, initial_state(checkpoint))
     optimizer.close()
     assert sorted(names) == sorted(expected_shapes(checkpoint.config))
     assert max(most) <= 1

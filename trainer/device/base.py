@@ -66,15 +66,22 @@ class DeviceBackend(Protocol):
     def pool_bytes(self) -> int | None:
         """The pool that they must fit into. None: the host's memory, which is not counted against anything."""
 
-    def upload(self, host: Tensor, name: str) -> Buffer:
+    def upload(self, host: Tensor, name: str, *, lent: bool = False) -> Buffer:
         """A new buffer with the host tensor's values; `name` is for error messages.
 
-        The copy is complete on return, so the caller may change `host` afterwards.
+        The copy is complete on return, so the caller may change `host` afterwards; not while the buffer lives if it is
+        `lent`, so that a device in the host's memory need not hold it twice.
         Raises DeviceMemoryError, naming tensor, size and budget, when it does not fit.
         """
 
     def download(self, buffer: Buffer) -> Tensor:
         """The buffer's values as a new host tensor that the caller owns."""
+
+    def take(self, buffer: Buffer) -> Tensor:
+        """Download and free: the values, which the caller does not change.
+
+        They are not copied where the device is the host.
+        """
 
     def load(self, graph: Graph) -> LoadedGraph:
         """Make a graph callable. Raises MissingGraphsError when it is not in the cache; never compiles."""

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from graphcache.graph import Graph, TensorSpec
 from trainer.device.base import Buffer, LoadedGraph, check_args, cut_views
-from trainer.device.products import fast_products
+from trainer.device.products import HostProducts
 from trainer.host.forms import host_form
+from trainer.host.pages import copy
 
 
 class CpuBackend:
@@ -27,12 +28,18 @@ class CpuBackend:
         self.calls: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def upload(self, host: Tensor, name: str) -> Buffer:
-        return self._buffer(name, host.detach().clone(memory_format=torch.contiguous_format))
+    def upload(self, host: Tensor, name: str, *, lent: bool = False) -> Buffer:
+        host = host.detach()
+        return self._buffer(name, host if lent and host.is_contiguous() else copy(host))
 
     def download(self, buffer: Buffer) -> Tensor:
         payload: Tensor = buffer._payload
-        return payload.clone()
+        return copy(payload)
+
+    def take(self, buffer: Buffer) -> Tensor:
+        payload: Tensor = buffer._payload
+        self.free(buffer)
+        return payload
 
     def load(self, graph: Graph) -> LoadedGraph:
         return LoadedGraph(graph, (), host_form(graph))
@@ -42,7 +49,7 @@ class CpuBackend:
         check_args(loaded.graph, args)
         self.calls[loaded.graph.name] += 1
         function: Callable[..., Any] = loaded.program
-        with torch.no_grad(), fast_products():
+        with torch.no_grad(), HostProducts():
             results = function(*(a._payload for a in args))
         if isinstance(results, Tensor):
             results = (results,)

@@ -44,7 +44,7 @@ class GuardedBackend:
     def pool_bytes(self) -> int:
         return self._guard.pool_bytes
 
-    def upload(self, host: Tensor, name: str) -> Buffer:
+    def upload(self, host: Tensor, name: str, *, lent: bool = False) -> Buffer:
         spec = describe(host, name)
         with self._guard.reserved(spec.size_bytes, name):
             with self._guard.allocation():
@@ -55,6 +55,11 @@ class GuardedBackend:
     def download(self, buffer: Buffer) -> Tensor:
         self._check(buffer)
         return self._card.read(buffer._payload, buffer.spec)
+
+    def take(self, buffer: Buffer) -> Tensor:
+        host = self.download(buffer)
+        self.free(buffer)
+        return host
 
     def load(self, graph: Graph) -> LoadedGraph:
         what = f"the program of {graph.name}"

@@ -1,18 +1,20 @@
-"""Products of bfloat16 matrices on a CPU that has no instructions for them.
+"""Products of matrices on the host: into memory of ours, and fast where the CPU lacks bfloat16.
 
-torch multiplies them number by number there: 1 s for [512, 3072] @ [3072, 576] on two cores with AVX2, where float32
-takes 0.05 s. The product of two bfloat16 numbers is exact in float32, so a float32 product, rounded once, is what the
-instructions compute too, but for the order of the sum.
+On a CPU without instructions for bfloat16 torch multiplies such numbers one by one: 1 s for [512, 3072] @ [3072, 576]
+on two cores with AVX2, where float32 takes 0.05 s. The product of two bfloat16 numbers is exact in float32, so a
+float32 product, rounded once, is what the instructions compute too, but for the order of the sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
+
+from trainer.host.pages import copy, empty
 
 _PRODUCTS = frozenset(
     (torch.Tensor.__matmul__, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.bmm, torch.matmul, torch.mm, torch.bmm)
@@ -21,18 +23,23 @@ _PRODUCTS = frozenset(
 _WITHOUT_BFLOAT16 = frozenset(("DEFAULT", "AVX2"))
 
 
-def fast_products() -> AbstractContextManager[object]:
-    """A block in which products of bfloat16 matrices are as fast as this CPU can make them."""
-    slow = torch.backends.cpu.get_cpu_capability() in _WITHOUT_BFLOAT16
-    return Float32Products() if slow else nullcontext()
+class HostProducts(TorchFunctionMode):
+    """A block whose products of two matrices, or of two batches of them, are made so."""
 
-
-class Float32Products(TorchFunctionMode):
-    """Makes every product of bfloat16 matrices in the block a float32 one, rounded once."""
+    def __init__(self, *, by_float32: bool | None = None) -> None:
+        """by_float32: whether bfloat16 matrices are multiplied as float32 ones; None: where this CPU is faster so"""
+        super().__init__()
+        slow = torch.backends.cpu.get_cpu_capability() in _WITHOUT_BFLOAT16
+        self._by_float32 = slow if by_float32 is None else by_float32
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        if func in _PRODUCTS and all(factor.dtype is torch.bfloat16 for factor in args):
-            return func(*(factor.float() for factor in args)).to(torch.bfloat16)
+        if func in _PRODUCTS and not kwargs:
+            return self._product(*args)
         return func(*args, **(kwargs or {}))
+
+    def _product(self, a: Tensor, b: Tensor) -> Tensor:
+        if self._by_float32 and a.dtype is b.dtype is torch.bfloat16:
+            return copy(self._product(copy(a, torch.float32), copy(b, torch.float32)), torch.bfloat16)
+        return torch.matmul(a, b, out=empty((*a.shape[:-1], b.shape[-1]), a.dtype))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from graphcache.graph import Graph
 from trainer.host.machine import compile_ir
+from trainer.host.pages import copy, empty
 from trainer.host.rows import RowCode
 from trainer.host.trace import ColumnSum, Input, Value, everything_under
 
@@ -39,6 +40,34 @@ ROWWISE = frozenset(
 TEAM = "GOMP_parallel"
 
 
+# A weight's gradient is made so many of its rows at a time.
+BLOCK_ROWS = 2048
+
+
+def weight_grad(dy: Tensor, x: Tensor) -> Tensor:
+    """`trainer.graphs.layer.weight_grad` in blocks, bit for bit.
+
+    The product of a chunk of the head and its float32 copy, both whole, would be the most that a step holds at once.
+    """
+    total = empty((dy.shape[1], x.shape[1]), torch.float32)
+    for begin in range(0, len(total), BLOCK_ROWS):
+        rows = slice(begin, begin + BLOCK_ROWS)
+        total[rows] = dy[:, rows].t() @ x
+    return total
+
+
+def cast(total: Tensor, *, dtype: str) -> Tensor:
+    """`trainer.graphs.tiles.cast`, in memory of ours."""
+    return copy(total, getattr(torch, dtype))
+
+
+# Written a second time for the sake of memory.
+BY_HAND: Mapping[str, Callable[..., Tensor]] = {
+    "trainer.graphs.layer:weight_grad": weight_grad,
+    "trainer.graphs.tiles:cast": cast,
+}
+
+
 def host_form(graph: Graph) -> Callable[..., Any]:
     """What the cpu backend calls with the graph's tensors: `f(*tensors)` -> a tensor or a tuple of tensors."""
     module, _, name = graph.function.partition(":")
@@ -46,7 +75,7 @@ def host_form(graph: Graph) -> Callable[..., Any]:
     if graph.function in ROWWISE and hasattr(ctypes.CDLL(None), TEAM):
         args = tuple((a.shape, getattr(torch, a.dtype)) for a in graph.args)
         return _compiled(function, args, tuple(sorted(graph.constants.items())))
-    return lambda *tensors: function(*tensors, **graph.constants)
+    return partial(BY_HAND.get(graph.function, function), **graph.constants)
 
 
 @cache
@@ -78,7 +107,7 @@ class RowForm:
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         given: dict[Any, Tensor] = dict(enumerate(tensors))
         given |= {s: tensors[s[0]] @ tensors[s[1]].t() for s in self._sources if isinstance(s, tuple)}
-        stored = [torch.empty(value.true_shape, dtype=value.dtype) for value in self._stored]
+        stored = [empty(value.true_shape, value.dtype) for value in self._stored]
         arrays = [*(given[source] for source in self._sources), *stored]
         assert all(array.is_contiguous() for array in arrays)
         data = (ctypes.c_uint64 * (1 + len(arrays)))(self._rows, *(array.data_ptr() for array in arrays))

@@ -6,7 +6,10 @@ that others can write and we execute. llvmlite is imported when code is first as
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import threading
+from pathlib import Path
 from typing import Any
 
 _compiling = threading.Lock()
@@ -32,4 +35,21 @@ def compile_ir(text: str, *, optimize: bool = False) -> Any:
             passes.getModulePassManager().run(module, passes)
         engine = llvm.create_mcjit_compiler(module, machine)
         engine.finalize_object()
+        _give_back_compiler()
     return engine
+
+
+def _give_back_compiler() -> None:
+    """LLVM is 100 MB of code, needed for a second: its pages leave the process, and come again when they are run."""
+    try:
+        mappings = Path("/proc/self/maps").read_text().splitlines()
+        madvise = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError):
+        return
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    for mapping in mappings:
+        addresses, permissions, *_ = mapping.split(maxsplit=2)
+        # Code alone is as it is in the file; in other parts the loader has written addresses, which would be lost.
+        if "libllvmlite" in mapping and permissions == "r-xp":
+            begin, end = (int(address, 16) for address in addresses.split("-"))
+            madvise(begin, end - begin, mmap.MADV_DONTNEED)

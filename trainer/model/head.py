@@ -15,6 +15,7 @@ from torch import Tensor
 from graphcache.catalog import CatalogOptions
 from trainer.catalogs.head import Chunks, parts
 from trainer.device.base import Buffer, DeviceBackend
+from trainer.host.pages import copy
 from trainer.model.config import ModelConfig
 from trainer.model.layer import Graphs
 from trainer.model.rope import MASKED
@@ -68,13 +69,13 @@ class HeadRunner:
         return HeadWeights(self.backend.upload(norm, "norm.weight"), self.upload_chunks(table), table)
 
     def upload_chunks(self, table: Tensor) -> tuple[Buffer, ...]:
-        """The table's rows in equal chunks, the last one filled up with zeros."""
+        """The table's rows in equal chunks, the last one filled up with zeros; the table is lent to them."""
         rows, chunks = self.chunks.rows, []
         for start in range(0, self.config.vocab, rows):
             chunk = table[start : start + rows]
             if len(chunk) < rows:
                 chunk = torch.cat((chunk, chunk.new_zeros(rows - len(chunk), self.config.hidden)))
-            chunks.append(self.backend.upload(chunk, f"head rows from {start}"))
+            chunks.append(self.backend.upload(chunk, f"head rows from {start}", lent=True))
         return tuple(chunks)
 
     def loss_and_backward(
@@ -114,8 +115,7 @@ class HeadRunner:
         for chunk, bias in zip(weights.chunks, self._chunk_biases(), strict=True):
             chunk_logits, largest, total = self._graphs.call("chunk_forward", hidden, chunk, *bias)
             logits.append(chunk_logits)
-            parts_.append(self.backend.download(largest) + self.backend.download(total).log())
-            self.backend.free(largest, total)
+            parts_.append(self.backend.take(largest) + self.backend.take(total).log())
         return logits, torch.logsumexp(torch.stack(parts_), 0)
 
     def _chunk_biases(self) -> list[tuple[Buffer, ...]]:
@@ -165,12 +165,18 @@ class HeadRunner:
         values = torch.cat([v for _, v in grads.rows])
         chunks, grads.chunks, grads.rows = grads.chunks, [], []
         for i, chunk in enumerate(chunks):
-            total = self.backend.download(chunk)
-            self.backend.free(chunk)
             start = i * self.chunks.rows
             mine = numbers // self.chunks.rows == i
-            total.index_add_(0, numbers[mine] - start, values[mine])
-            yield total[: self.config.vocab - start].to(self._dtype).flatten()
+            summed = _with_rows(self.backend.take(chunk), numbers[mine] - start, values[mine], self._dtype)
+            yield summed[: self.config.vocab - start].flatten()
+
+
+def _with_rows(total: Tensor, numbers: Tensor, values: Tensor, dtype: torch.dtype) -> Tensor:
+    """total [C, H] float32 with values [n, H] added to the rows of these numbers [n], rounded; total is not changed."""
+    rounded = copy(total, dtype)
+    rows, places = torch.unique(numbers, return_inverse=True)
+    rounded[rows] = total[rows].index_add_(0, places, values).to(dtype)
+    return rounded
 
 
 def _target_pull(losses: Tensor, scale: float, dtype: torch.dtype) -> Tensor:

@@ -41,6 +41,16 @@ class Weight:
     def elements(self) -> int:
         return math.prod(self.shape)
 
+    def slice_of(self, name: str) -> slice:
+        """Where a part's elements are among those of the weight."""
+        begin = 0
+        for part, shape in self.parts:
+            end = begin + math.prod(shape)
+            if part == name:
+                return slice(begin, end)
+            begin = end
+        raise KeyError(name)
+
 
 def parameter_shapes(config: ModelConfig) -> dict[str, Shape]:
     """Shape of each parameter of a layer by its short name (after `model.layers.N.`), in the checkpoint's layout."""

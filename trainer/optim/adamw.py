@@ -12,15 +12,13 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-import torch
-
 from graphcache.cpus import available_cpus
 from trainer.config import RunConfig
 from trainer.device.base import DeviceBackend
 from trainer.optim.base import AdamState, Gradients, ResidentUnit, Unit, UpdateReport
 from trainer.optim.clip import clip_factor, global_norm
 from trainer.optim.kernel import kernels
-from trainer.optim.offload import HostParameter, HostUpdate, Staging
+from trainer.optim.offload import HostParameter, HostUpdate
 from trainer.optim.resident import ResidentDevice, ResidentParameter, ResidentUpdate
 from trainer.optim.scalars import AdamSettings, StepScalars
 from trainer.optim.workers import Workers
@@ -56,7 +54,6 @@ class AdamW:
         self._clip_norm = clip_norm
         kernels()  # so that the host's code is made before the first step
         self._workers = Workers(workers)
-        self._staging = Staging(getattr(torch, dtype))
         self._parameters: dict[str, dict[str, HostParameter | ResidentParameter]] = {}
         self._devices: dict[int, ResidentDevice] = {}
         # Of this step.
@@ -68,7 +65,7 @@ class AdamW:
         self._parameters[unit.name] = {
             parameter.name: ResidentParameter(unit, parameter, states[parameter.name], self._device(unit.backend))
             if isinstance(unit, ResidentUnit) and unit.resident and parameter.decays
-            else HostParameter(unit, parameter, states[parameter.name], self._staging)
+            else HostParameter(unit, parameter, states[parameter.name])
             for parameter in unit.parameters
         }
 

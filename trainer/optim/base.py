@@ -77,14 +77,11 @@ class Unit(Protocol):
         caller's to free.
         """
 
-    def host_weight(self, name: str) -> Tensor | None:
-        """The unit's own copy of a weight on the host, flat, for the update to write into; None when it keeps none."""
+    def place(self, name: str) -> Tensor:
+        """Where a parameter's new weight is to be written: flat, in the policy's dtype, on the host. Any thread."""
 
-    def install(self, name: str, weight: Tensor) -> None:
-        """Make `weight` (the policy's dtype, flat, on the host) what the next forward pass uses.
-
-        A unit that keeps weights on the host keeps this tensor; another one copies it. Complete on return; any thread.
-        """
+    def install(self, name: str) -> None:
+        """Make what was written there the weight of the next forward pass. Once for each `place`; any thread."""
 
 
 @runtime_checkable

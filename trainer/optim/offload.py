@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,38 +24,14 @@ from trainer.optim.scalars import StepScalars
 JOB_ELEMENTS = 2 << 20
 
 
-class Staging:
-    """Host memory for new weights on their way to a device, used again and again.
-
-    Fresh memory would cost more than the update that fills it: 120 MB took 60 ms of page faults on a virtual machine.
-    """
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._dtype = dtype
-        self._lock = threading.Lock()
-        self._free: defaultdict[int, list[Tensor]] = defaultdict(list)
-
-    def take(self, elements: int) -> Tensor:
-        """[elements], of any values. Any thread."""
-        with self._lock:
-            free = self._free[elements]
-            return free.pop() if free else torch.empty(elements, dtype=self._dtype)
-
-    def give(self, weight: Tensor) -> None:
-        """What `take` gave, to be taken by others. Any thread."""
-        with self._lock:
-            self._free[weight.numel()].append(weight)
-
-
 class HostParameter:
     """One parameter of a unit, whose state is on the host, and its update in this step."""
 
-    def __init__(self, unit: Unit, parameter: Parameter, state: AdamState, staging: Staging) -> None:
+    def __init__(self, unit: Unit, parameter: Parameter, state: AdamState) -> None:
         self.unit = unit
         self.parameter = parameter
         self.state = state
         self._elements = math.prod(parameter.shape)
-        self._staging = staging
         self._lock = threading.Lock()
         # Of this step: the weight being written, where the next piece begins, elements not yet updated.
         self._weight: Tensor | None = None
@@ -82,16 +57,13 @@ class HostParameter:
             if self._left:
                 return
             self._weight, self._begin, self._left = None, 0, self._elements
-        self.unit.install(self.parameter.name, weight)
-        if self.unit.host_weight(self.parameter.name) is None:
-            self._staging.give(weight)
+        self.unit.install(self.parameter.name)
 
     def _new_weight(self) -> Tensor:
         """Where this step's weight is written: taken when the first of its jobs begins, not for all units at once."""
         with self._lock:
             if self._weight is None:
-                own = self.unit.host_weight(self.parameter.name)
-                self._weight = self._staging.take(self._elements) if own is None else own
+                self._weight = self.unit.place(self.parameter.name)
             return self._weight
 
     def to_host(self) -> AdamState:
@@ -128,6 +100,4 @@ class HostUpdate:
             return self.piece
         backend = self.of.unit.backend
         assert backend is not None
-        host = backend.download(self.piece)
-        backend.free(self.piece)
-        return host
+        return backend.take(self.piece)

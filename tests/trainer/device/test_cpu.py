@@ -93,3 +93,20 @@ def test_results_may_be_an_argument_itself() -> None:
 
 def same(x: torch.Tensor) -> torch.Tensor:
     return x
+
+
+def test_what_is_taken_is_freed_and_not_copied() -> None:
+    backend = CpuBackend()
+    buffer = backend.upload(torch.arange(4.0), "x")
+    where = buffer._payload.data_ptr()
+    values = backend.take(buffer)
+    assert (values.data_ptr(), values.tolist()) == (where, [0, 1, 2, 3])
+    assert backend.bytes_in_use == 0
+    with pytest.raises(AssertionError, match="x is freed twice"):
+        backend.free(buffer)
+
+
+def test_a_lent_tensor_is_not_copied_unless_its_rows_are_elsewhere() -> None:
+    backend, host = CpuBackend(), torch.arange(6.0).view(2, 3)
+    assert backend.upload(host, "x", lent=True)._payload.data_ptr() == host.data_ptr()
+    assert backend.download(backend.upload(host.t(), "x", lent=True)).tolist() == [[0, 3], [1, 4], [2, 5]]

@@ -33,6 +33,21 @@ def test_a_download_is_the_callers_own(backend: GuardedBackend) -> None:
     assert backend.download(buffer).tolist() == [0, 1, 2, 3]
 
 
+def test_what_is_taken_is_freed(backend: GuardedBackend) -> None:
+    buffer = backend.upload(torch.arange(4.0), "x")
+    assert backend.take(buffer).tolist() == [0, 1, 2, 3]
+    assert backend.bytes_in_use == 0
+    with pytest.raises(AssertionError, match="freed before"):
+        backend.free(buffer)
+
+
+def test_a_lent_tensor_is_copied_to_a_card(backend: GuardedBackend) -> None:
+    host = torch.arange(4.0)
+    buffer = backend.upload(host, "x", lent=True)
+    host.zero_()
+    assert backend.download(buffer).tolist() == [0, 1, 2, 3]
+
+
 def test_buffers_know_name_dtype_and_shape(backend: GuardedBackend) -> None:
     buffer = backend.upload(torch.zeros(2, 3, dtype=torch.bfloat16), "w")
     assert (buffer.spec.name, buffer.spec.dtype, buffer.spec.shape) == ("w", "bfloat16", (2, 3))

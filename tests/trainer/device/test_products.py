@@ -1,11 +1,11 @@
-"""bfloat16 products by way of float32: the sums of exact products, rounded once."""
+"""Products on the host: bfloat16 ones by way of float32 are the sums of exact products, rounded once."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from trainer.device.products import Float32Products
+from trainer.device.products import HostProducts
 
 
 @pytest.mark.parametrize("shapes", [((5, 64), (64, 7)), ((3, 5, 64), (3, 64, 7))])
@@ -13,7 +13,7 @@ def test_a_product_is_rounded_once(shapes: tuple[tuple[int, ...], tuple[int, ...
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(shape, generator=generator).bfloat16() for shape in shapes)
     exact = a.double() @ b.double()
-    with Float32Products():
+    with HostProducts(by_float32=True):
         products = (a @ b, torch.matmul(a, b), a.matmul(b))
     for product in products:
         assert product.dtype is torch.bfloat16
@@ -23,7 +23,17 @@ def test_a_product_is_rounded_once(shapes: tuple[tuple[int, ...], tuple[int, ...
 
 def test_other_dtypes_and_operations_are_left_alone() -> None:
     a = torch.randn(4, 4)
-    with Float32Products():
+    with HostProducts(by_float32=True):
         assert torch.equal(a @ a, torch.mm(a, a))
         assert (a.bfloat16() + 1).dtype is torch.bfloat16
         assert (a.double() @ a.double()).dtype is torch.float64
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_product_in_memory_of_ours_is_torchs_own(dtype: torch.dtype) -> None:
+    a, b, batch = (torch.randn(shape).to(dtype) for shape in ((300, 40), (40, 500), (3, 40, 500)))
+    expected = a @ b, a.t().t() @ batch[1], batch.mT @ batch
+    with HostProducts(by_float32=False):
+        for mine, theirs in zip((a @ b, a @ batch[1], batch.mT @ batch), expected, strict=True):
+            assert torch.equal(mine, theirs)
+            assert mine.is_contiguous()

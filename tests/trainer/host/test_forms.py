@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from graphcache.graph import Graph, TensorSpec
-from trainer.graphs import head, layer
+from trainer.graphs import head, layer, tiles
 from trainer.host import forms
 from trainer.host.forms import ROWWISE, RowForm, host_form
 from trainer.host.trace import Input
@@ -201,3 +201,19 @@ def test_exponential_at_the_edges() -> None:
     assert found[5].isnan()
     assert found[6].isfinite()
     assert found[7:].tolist() == [math.inf, math.inf, 0.0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_gradient_in_blocks_has_the_same_bits(dtype: torch.dtype) -> None:
+    torch.manual_seed(3)
+    for out in (1, 300, forms.BLOCK_ROWS, 2 * forms.BLOCK_ROWS + 77):
+        args = normal(64, out, dtype=dtype), normal(64, 48, dtype=dtype)
+        assert torch.equal(host_form(graph_of("layer:weight_grad", (args, {})))(*args), layer.weight_grad(*args))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_cast_has_the_same_bits_in_memory_of_its_own(dtype: str) -> None:
+    total = normal(50_000)
+    found = host_form(graph_of("tiles:cast", ((total,), {"dtype": dtype})))(total)
+    assert torch.equal(found, tiles.cast(total, dtype=dtype))
+    assert found.data_ptr() != total.data_ptr()

@@ -33,12 +33,17 @@ class FakeBackend:
         self.peak_bytes = max(self.peak_bytes, self.bytes_in_use)
         return buffer
 
-    def upload(self, host: Tensor, name: str) -> Buffer:
+    def upload(self, host: Tensor, name: str, *, lent: bool = False) -> Buffer:
         return self._new(name, host.detach().clone())
 
     def download(self, buffer: Buffer) -> Tensor:
         assert id(buffer) in self.live
         return buffer._payload.clone()
+
+    def take(self, buffer: Buffer) -> Tensor:
+        host = self.download(buffer)
+        self.free(buffer)
+        return host
 
     def load(self, graph: Graph) -> LoadedGraph:
         module, _, function = graph.function.partition(":")

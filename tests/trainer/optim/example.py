@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -34,6 +35,7 @@ class FakeUnit:
         self.keeps_weights = False
         self.parameters = tuple(Parameter(n, s) for n, s in SHAPES.items())
         self.weights: dict[str, Tensor] = {}
+        self.placed: dict[str, Tensor] = {}
         self.log: list[str] = []
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._device_weights = {weight.name: weight for weight in device_weights(SHAPES)}
@@ -54,12 +56,14 @@ class FakeUnit:
             else:
                 yield parameter.name, total.to(self._dtype).flatten()
 
-    def host_weight(self, name: str) -> Tensor | None:
-        return self.weights.get(name) if self.keeps_weights else None
+    def place(self, name: str) -> Tensor:
+        new = self.weights[name] if self.keeps_weights else torch.empty(math.prod(SHAPES[name]), dtype=self._dtype)
+        self.placed[name] = new
+        return new
 
-    def install(self, name: str, weight: Tensor) -> None:
+    def install(self, name: str) -> None:
         self.log.append(f"install {name}")
-        self.weights[name] = weight if self.keeps_weights else weight.clone()
+        self.weights[name] = self.placed.pop(name)
 
     def install_tiles(self, name: str, tiles: Sequence[Buffer]) -> None:
         self.log.append(f"install {name}")

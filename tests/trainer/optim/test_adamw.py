@@ -173,10 +173,10 @@ def test_a_weight_is_installed_when_all_of_it_is_written(monkeypatch: pytest.Mon
     wrong: list[str] = []
     keep = unit.install
 
-    def install(name: str, weight: Tensor) -> None:
-        if not torch.equal(weight, optimizer.state(unit)[name].master.bfloat16()):
+    def install(name: str) -> None:
+        if not torch.equal(unit.placed[name], optimizer.state(unit)[name].master.bfloat16()):
             wrong.append(name)
-        keep(name, weight)
+        keep(name)
 
     monkeypatch.setattr(unit, "install", install)
     run_steps(optimizer, [unit], 20)
@@ -188,7 +188,7 @@ def test_a_workers_error_ends_the_step_with_its_own_traceback(monkeypatch: pytes
     units = [FakeUnit(f"layers.{i}", CpuBackend()) for i in range(3)]
     optimizer = open_adamw(units)
 
-    def upload_that_fails(name: str, weight: Tensor) -> None:
+    def upload_that_fails(name: str) -> None:
         raise OSError(f"no room for {name}")
 
     monkeypatch.setattr(units[1], "install", upload_that_fails)
@@ -282,8 +282,8 @@ def test_updates_run_while_the_main_thread_goes_on(monkeypatch: pytest.MonkeyPat
     optimizer = open_adamw([unit])
     installed, keep = threading.Event(), unit.install
 
-    def install(name: str, weight: Tensor) -> None:
-        keep(name, weight)
+    def install(name: str) -> None:
+        keep(name)
         installed.set()
 
     monkeypatch.setattr(unit, "install", install)
@@ -307,15 +307,4 @@ def test_a_unit_that_keeps_its_weights_has_them_written_in_place() -> None:
     for name, state in optimizer.state(units[1]).items():
         assert units[1].weights[name] is kept[name]
         assert torch.equal(kept[name], state.master.bfloat16())
-    optimizer.close()
-
-
-def test_memory_for_weights_is_used_again() -> None:
-    unit = FakeUnit("layers.0", CpuBackend())
-    optimizer = open_adamw([unit], workers=1)
-    run_steps(optimizer, [unit], 5)
-    free = optimizer._staging._free
-    assert {elements: len(tensors) for elements, tensors in free.items()} == {
-        math.prod(shape): 1 for shape in SHAPES.values()
-    }
     optimizer.close()
