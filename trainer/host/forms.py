@@ -40,6 +40,8 @@ ROWWISE = frozenset(
 TEAM = "GOMP_parallel"
 
 
+# Rows are taken by threads in about so many parts each: one on a CPU that has other work, or a slower one, takes fewer.
+SHARES = 8
 # A weight's gradient is made so many of its rows at a time.
 BLOCK_ROWS = 2048
 
@@ -110,7 +112,8 @@ class RowForm:
         stored = [empty(value.true_shape, value.dtype) for value in self._stored]
         arrays = [*(given[source] for source in self._sources), *stored]
         assert all(array.is_contiguous() for array in arrays)
-        data = (ctypes.c_uint64 * (1 + len(arrays)))(self._rows, *(array.data_ptr() for array in arrays))
+        share = max(1, self._rows // (SHARES * torch.get_num_threads()))
+        data = (ctypes.c_uint64 * (3 + len(arrays)))(0, share, self._rows, *(array.data_ptr() for array in arrays))
         _team()(self._function, data, 0, 0)
         following = iter(stored)
         return tuple(_result(result, given, following) for result in self._results)

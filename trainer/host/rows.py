@@ -50,7 +50,8 @@ class RowCode:
     def text(self) -> str:
         """A module with the function `team(ptr data)`, for each thread of an OpenMP team to call.
 
-        data: 64 bits each: the number of rows, then an address for each array
+        data: 64 bits each: the first row that no thread has taken (0), how many a thread takes at a time, the number of
+        rows, then an address for each array
         """
         loops = [part for number, one in enumerate(self.passes) for part in self._loops(number, one)]
         places = ["rowbody", *(block.prefix for block, _, _ in loops), "rowend"]
@@ -60,8 +61,6 @@ class RowCode:
         )
         numbers = range(len(self.arrays))
         return f"""
-declare i32 @omp_get_thread_num()
-declare i32 @omp_get_num_threads()
 {intrinsics(*sorted({1, *(block.lanes for block, _, _ in loops)}))}
 
 define internal void @rows({", ".join(f"ptr noalias %array{n}" for n in numbers)}, i64 %first, i64 %end) nounwind {{
@@ -85,18 +84,25 @@ done:
 }}
 
 define void @team(ptr %data) nounwind {{
-  %thread32 = call i32 @omp_get_thread_num()
-  %threads32 = call i32 @omp_get_num_threads()
-  %thread = zext i32 %thread32 to i64
-  %threads = zext i32 %threads32 to i64
-  %rows = load i64, ptr %data, align 8
-  %before = mul i64 %rows, %thread
-  %until = add i64 %before, %rows
-  %first = udiv i64 %before, %threads
-  %end = udiv i64 %until, %threads
-{_lines(f"%at{n} = getelementptr i64, ptr %data, i64 {n + 1}" for n in numbers)}
+entry:
+  %atshare = getelementptr i64, ptr %data, i64 1
+  %share = load i64, ptr %atshare, align 8
+  %atrows = getelementptr i64, ptr %data, i64 2
+  %rows = load i64, ptr %atrows, align 8
+{_lines(f"%at{n} = getelementptr i64, ptr %data, i64 {n + 3}" for n in numbers)}
 {_lines(f"%array{n} = load ptr, ptr %at{n}, align 8" for n in numbers)}
+  br label %take
+take:
+  %first = atomicrmw add ptr %data, i64 %share monotonic, align 8
+  %more = icmp ult i64 %first, %rows
+  br i1 %more, label %taken, label %done
+taken:
+  %after = add i64 %first, %share
+  %short = icmp ult i64 %rows, %after
+  %end = select i1 %short, i64 %rows, i64 %after
   call void @rows({", ".join(f"ptr %array{n}" for n in numbers)}, i64 %first, i64 %end)
+  br label %take
+done:
   ret void
 }}
 """
