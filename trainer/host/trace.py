@@ -56,11 +56,9 @@ class Value:
         return self._binary(Lanes.__mul__, other)
 
     def to(self, dtype: torch.dtype) -> Value:
-        return (
-            self
-            if dtype == self.dtype
-            else Applied(self.shape, dtype, lambda x: x.to(dtype), (self,), squeezed=self.squeezed)
-        )
+        if dtype == self.dtype:
+            return self
+        return Applied(self.shape, dtype, lambda x: x.to(dtype), (self,), squeezed=self.squeezed)
 
     def amax(self, dim: int) -> Value:
         return self._reduced(MAXIMUM, dim, keepdim=False)

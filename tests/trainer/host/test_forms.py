@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,8 +14,9 @@ from torch import Tensor
 
 from graphcache.graph import Graph, TensorSpec
 from trainer.graphs import head, layer, tiles
-from trainer.host import forms
-from trainer.host.forms import ROWWISE, RowForm, host_form
+from trainer.host import row_form
+from trainer.host.forms import BLOCK_ROWS, ROWWISE, host_form
+from trainer.host.row_form import RowForm, threads_are_there
 from trainer.host.trace import Input
 
 DTYPES = [torch.bfloat16, torch.float32]
@@ -150,7 +150,7 @@ def test_a_nan_is_the_maximum_of_its_row() -> None:
 
 
 def test_without_torchs_threads_the_function_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "TEAM", "no_such_function_of_openmp")
+    monkeypatch.setattr(row_form, "TEAM", "no_such_function_of_openmp")
     case = cases(6, 40, 1, torch.bfloat16)["layer:swiglu"]
     form = host_form(graph_of("layer:swiglu", case))
     assert not isinstance(form, RowForm)
@@ -159,7 +159,7 @@ def test_without_torchs_threads_the_function_runs_eagerly(monkeypatch: pytest.Mo
 
 def test_this_machine_has_torchs_threads() -> None:
     """Else the tests above compare eager torch with itself."""
-    assert hasattr(ctypes.CDLL(None), forms.TEAM)
+    assert threads_are_there()
     case = cases(6, 40, 1, torch.bfloat16)["layer:swiglu"]
     assert isinstance(host_form(graph_of("layer:swiglu", case)), RowForm)
 
@@ -204,11 +204,15 @@ def test_exponential_at_the_edges() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_gradient_in_blocks_has_the_same_bits(dtype: torch.dtype) -> None:
+def test_a_gradient_in_blocks_is_the_whole_one(dtype: torch.dtype) -> None:
+    """But for the order of sums, which a library of products may choose by the number of rows."""
     torch.manual_seed(3)
-    for out in (1, 300, forms.BLOCK_ROWS, 2 * forms.BLOCK_ROWS + 77):
+    for out in (1, 300, BLOCK_ROWS, 2 * BLOCK_ROWS + 77):
         args = normal(64, out, dtype=dtype), normal(64, 48, dtype=dtype)
-        assert torch.equal(host_form(graph_of("layer:weight_grad", (args, {})))(*args), layer.weight_grad(*args))
+        found = host_form(graph_of("layer:weight_grad", (args, {})))(*args)
+        torch.testing.assert_close(
+            found, layer.weight_grad(*args), rtol=2**-7 if dtype == torch.bfloat16 else 1e-5, atol=1e-4
+        )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
