@@ -86,9 +86,10 @@ def _level(value: Value) -> int:
     return max((_level(operand) for operand in operands(value)), default=0)
 
 
-def powers(value: Value) -> Iterator[Value]:
-    """The exponentials of whole rows that one loop computes for a value."""
+def powers(value: Value, whole: bool = True) -> Iterator[tuple[Value, bool]]:
+    """The exponentials of rows that one loop computes for a value, each with whether it does so for the whole row."""
     if isinstance(value, Applied) and value.function is exp and value.columns > 1:
-        yield value
+        yield value, whole
+    whole = whole and isinstance(value, Applied)
     for operand in operands(value):
-        yield from powers(operand)
+        yield from powers(operand, whole)

@@ -108,13 +108,16 @@ done:
 """
 
     def _kept_powers(self) -> dict[Value, Kept]:
-        """Exponentials that a later loop needs again."""
-        found: dict[Value, set[int]] = {}
+        """Exponentials that a loop later than the first one which computes the whole row needs again."""
+        first: dict[Value, int] = {}
+        again: set[Value] = set()
         for number, one in enumerate(self.passes):
-            for power in (power for job in one.jobs for power in powers(job.value)):
-                found.setdefault(power, set()).add(number)
-        again = [(power, min(numbers)) for power, numbers in found.items() if len(numbers) > 1]
-        return {power: Kept(f"%kept{n}", power.columns, first) for n, (power, first) in enumerate(again)}
+            for power, whole in (found for job in one.jobs for found in powers(job.value)):
+                if first.get(power, number) < number:
+                    again.add(power)
+                elif whole:
+                    first[power] = number
+        return {p: Kept(f"%kept{n}", p.columns, f) for n, (p, f) in enumerate(first.items()) if p in again}
 
     def _loops(self, number: int, one: Pass) -> Iterator[tuple[Block, int, int]]:
         """Blocks, each with its first column and the one after its last."""
@@ -188,7 +191,7 @@ class Body:
     def store(self, value: Lanes, output: int, offset: int) -> None:
         number = len(self._code.inputs) + output
         vector = self.block.vector(ELEMENT[value.dtype])
-        where = self._address(number, ELEMENT[value.dtype], offset)
+        where = self._element(f"%row{number}", ELEMENT[value.dtype], offset)
         self.block.do(f"store {vector} {value.name}, ptr {where}, align {value.dtype.itemsize}")
 
     def _compute(self, value: Value, offset: int) -> Lanes:
@@ -207,14 +210,12 @@ class Body:
 
     def _applied(self, value: Applied, offset: int) -> Lanes:
         kept, vector = self._code.kept.get(value), self.block.vector("float")
-        if kept is None:
-            return value.function(*(self.at(operand, offset) for operand in value.operands))
-        assert offset == 0
-        where = self.block.emit(f"getelementptr float, ptr {kept.name}, i64 {self._column()}")
-        if self._number > kept.first:
+        if kept is not None and self._number > kept.first:
+            where = self._element(kept.name, "float", offset)
             return Lanes(self.block, self.block.emit(f"load {vector}, ptr {where}, align 4"), FLOAT)
         result = value.function(*(self.at(operand, offset) for operand in value.operands))
-        self.block.do(f"store {vector} {result.name}, ptr {where}, align 4")
+        if kept is not None and self._number == kept.first and offset == 0:
+            self.block.do(f"store {vector} {result.name}, ptr {self._element(kept.name, 'float', 0)}, align 4")
         return result
 
     def _piece(self, value: Joined, offset: int) -> Lanes:
@@ -248,16 +249,15 @@ class Body:
         return Lanes(block, name, single.dtype)
 
     def _load(self, number: int, dtype: torch.dtype, offset: int) -> Lanes:
-        where = self._address(number, ELEMENT[dtype], offset)
+        where = self._element(f"%row{number}", ELEMENT[dtype], offset)
         vector = self.block.vector(ELEMENT[dtype])
         return Lanes(self.block, self.block.emit(f"load {vector}, ptr {where}, align {dtype.itemsize}"), dtype)
 
-    def _address(self, number: int, element: str, offset: int) -> str:
-        column = self.block.emit(f"add i64 {self._column()}, {offset}")
-        return self.block.emit(f"getelementptr {element}, ptr %row{number}, i64 {column}")
-
-    def _column(self) -> str:
-        return "0" if self._begin is None else f"%{self.block.prefix}i"
+    def _element(self, row: str, element: str, offset: int) -> str:
+        """The address of a row's element `offset` columns right of the loop's; outside of any loop, of its first."""
+        column = "0" if self._begin is None else f"%{self.block.prefix}i"
+        shifted = self.block.emit(f"add i64 {column}, {offset}")
+        return self.block.emit(f"getelementptr {element}, ptr {row}, i64 {shifted}")
 
 
 def _lines(lines: Iterable[str]) -> str:
