@@ -35,6 +35,9 @@ class Workers:
         self._closing = False
         # Daemons, so that a copy that hangs in a driver cannot keep the process from ending.
         self._threads = [threading.Thread(target=self._work, name=f"update-{n}", daemon=True) for n in range(count)]
+        # A thread takes torch's number of threads, one for the process, when it first computes or asks. A worker sets
+        # it to 1 for itself, and this thread would have that too if it had not asked before.
+        torch.get_num_threads()
         for thread in self._threads:
             thread.start()
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -152,3 +155,21 @@ def test_close_does_not_wait_for_ever_for_a_job_that_hangs(monkeypatch: pytest.M
     workers.submit(lambda: bool(release.wait(10)) or None)
     workers.close()
     release.set()
+
+
+def test_a_main_thread_that_has_not_computed_yet_keeps_its_threads() -> None:
+    """In a process of its own, since a thread takes torch's number of threads once."""
+    code = """
+import torch
+from trainer.optim.workers import Workers
+torch.set_num_threads(2)
+workers = Workers(2)
+workers.submit(lambda: torch.ones(10).sum())
+workers.wait()
+torch.ones(1 << 20).add(1)
+print(torch.get_num_threads())
+workers.close()
+"""
+    env = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env)
+    assert run.stdout.strip() == "2"
