@@ -159,7 +159,7 @@ def _at(block: Block, array: str, dtype: torch.dtype) -> str:
 
 
 def _ask_ahead(block: Block, address: str, size_bytes: int, *, written: bool) -> None:
-    """Have the lines of a vector `AHEAD_BYTES` further on brought into the cache. Past an array's end it does no harm."""
+    """Have the lines of a vector `AHEAD_BYTES` further on brought into the cache; harmless past an array's end."""
     for begin in range(0, size_bytes, LINE_BYTES):
         line = block.emit(f"getelementptr i8, ptr {address}, i64 {AHEAD_BYTES + begin}")
         block.do(f"call void @llvm.prefetch.p0(ptr {line}, i32 {int(written)}, i32 3, i32 1)")
