@@ -8,8 +8,6 @@ pages too.
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import sys
 from collections.abc import Callable
@@ -18,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tests.bench.measure import Result, paired, timed
+from trainer.host.pages import empty
 from trainer.optim.base import AdamState
 from trainer.optim.host import adamw_
 from trainer.optim.kernel import kernels
@@ -66,14 +65,9 @@ def measure() -> list[Result]:
     ]
 
 
-def _in_huge_pages(dtype: torch.dtype) -> Tensor:
-    """[ELEMENTS] zeros. What torch does for every large tensor when THP_MEM_ALLOC_ENABLE is set as it starts."""
-    tensor = torch.empty(ELEMENTS, dtype=dtype)
-    begin = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-    length = (tensor.data_ptr() + tensor.nbytes - begin) // mmap.PAGESIZE * mmap.PAGESIZE
-    failed = ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)
-    assert not failed
-    return tensor.zero_()
+def _zeros(dtype: torch.dtype) -> Tensor:
+    """[ELEMENTS], in huge pages."""
+    return empty((ELEMENTS,), dtype).zero_()
 
 
 def _gradient() -> Tensor:
@@ -82,8 +76,8 @@ def _gradient() -> Tensor:
 
 def _ours(workers: Workers) -> Step:
     """As in a run: the worker threads, jobs of the size that the offload cuts."""
-    state = AdamState(*(_in_huge_pages(torch.float32) for _ in range(3)))
-    gradient, weight = _in_huge_pages(torch.bfloat16).copy_(_gradient()), _in_huge_pages(torch.bfloat16)
+    state = AdamState(*(_zeros(torch.float32) for _ in range(3)))
+    gradient, weight = _zeros(torch.bfloat16).copy_(_gradient()), _zeros(torch.bfloat16)
     scalars = StepScalars.at(10, LR, AdamSettings(*BETAS, EPS, DECAY), decays=True).tensor()
 
     def job(begin: int) -> Callable[[], None]:
@@ -138,9 +132,9 @@ def _fused(parameter: torch.nn.Parameter) -> Step:
 
 def _fused_alone() -> Step:
     """torch's fused AdamW on float32, all of it in huge pages."""
-    parameter = torch.nn.Parameter(_in_huge_pages(torch.float32))
-    parameter.grad = _in_huge_pages(torch.float32).copy_(_gradient())
+    parameter = torch.nn.Parameter(_zeros(torch.float32))
+    parameter.grad = _zeros(torch.float32).copy_(_gradient())
     optimizer = torch.optim.AdamW([parameter], lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY, fused=True)
-    state = {"step": torch.tensor(0.0)} | {n: _in_huge_pages(torch.float32) for n in ("exp_avg", "exp_avg_sq")}
+    state = {"step": torch.tensor(0.0)} | {n: _zeros(torch.float32) for n in ("exp_avg", "exp_avg_sq")}
     optimizer.state[parameter] = state
     return optimizer.step
