@@ -20,22 +20,27 @@ def compile_ir(text: str, *, optimize: bool = False) -> Any:
 
     optimize: run LLVM's passes over the IR first, which hoist and share what was written down more than once
     """
+    with _compiling:  # LLVM crashes when two threads compile
+        engine = _engine(text, optimize)
+        _give_back_compiler()  # last: what was made on the way is taken apart by the compiler's code too
+    return engine
+
+
+def _engine(text: str, optimize: bool) -> Any:
     import llvmlite.binding as llvm
 
-    with _compiling:  # LLVM crashes when two threads compile
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        machine = llvm.Target.from_default_triple().create_target_machine(
-            cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2
-        )
-        module = llvm.parse_assembly(text)
-        module.verify()
-        if optimize:
-            passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
-            passes.getModulePassManager().run(module, passes)
-        engine = llvm.create_mcjit_compiler(module, machine)
-        engine.finalize_object()
-        _give_back_compiler()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2
+    )
+    module = llvm.parse_assembly(text)
+    module.verify()
+    if optimize:
+        passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
+        passes.getModulePassManager().run(module, passes)
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
     return engine
 
 
