@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +57,12 @@ class Graph:
     args: tuple[TensorSpec, ...]
     constants: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    def load_function(self) -> Callable[..., Any]:
+        """`function` itself, constants not bound. Importing its module runs code that can raise anything."""
+        module, _, name = self.function.partition(":")
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        return found
 
     def signature(self) -> dict[str, Any]:
         """What the exported program depends on besides the source: argument dtypes and shapes, constants.

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib
 import json
 import math
 import os
@@ -72,9 +71,8 @@ def export(graph: Graph) -> Exported:
 
 def load_function(graph: Graph) -> Callable[..., Any]:
     """The graph's function with its constants bound: `f(*tensors)`. Raises ExportError when it is not there."""
-    module, _, name = graph.function.partition(":")
     try:
-        function = getattr(importlib.import_module(module), name)
+        function = graph.load_function()
     except Exception as error:  # importing runs the module's code, which can raise anything
         raise ExportError(
             f"{graph.name}: {graph.function} cannot be imported: {type(error).__name__}: {error}",

@@ -5,7 +5,6 @@ python -m tests.bench.row_forms      a table by graph
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -42,8 +41,7 @@ def _each() -> Iterator[tuple[Graph, int, float, float]]:
     for graph in (recorded.graph for recorded in manifest.graphs):
         if graph.function in ROWWISE:
             args = [torch.randn(a.shape).to(getattr(torch, a.dtype)) for a in graph.args]
-            module, _, name = graph.function.partition(":")
-            eager = partial(getattr(importlib.import_module(module), name), *args, **graph.constants)
+            eager = partial(graph.load_function(), *args, **graph.constants)
             form = partial(host_form(graph), *args)
             with torch.no_grad():
                 yield graph, calls[graph.name], *paired(partial(timed, form), partial(timed, eager), ROUNDS)

@@ -9,11 +9,9 @@ What it does not show: a card's speed, its flush of subnormals to zero, the scra
 
 from __future__ import annotations
 
-import importlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -146,8 +144,7 @@ class EmulatedCard:
 
 def _eager_program(graph: Graph) -> Program:
     """The graph's own function; its results' shapes come from a run on tensors without memory."""
-    module, _, name = graph.function.partition(":")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    function = graph.load_function()
 
     @torch.no_grad()
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:

@@ -6,7 +6,6 @@ them: docs/results/speed.md has what that gains.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
@@ -64,8 +63,7 @@ BY_HAND: Mapping[str, Callable[..., Tensor]] = {
 
 def host_form(graph: Graph) -> Callable[..., Any]:
     """What the cpu backend calls with the graph's tensors: `f(*tensors)` -> a tensor or a tuple of tensors."""
-    module, _, name = graph.function.partition(":")
-    function = getattr(importlib.import_module(module), name)
+    function = graph.load_function()
     if graph.function in ROWWISE and threads_are_there():
         args = tuple((a.shape, getattr(torch, a.dtype)) for a in graph.args)
         return _compiled(function, args, tuple(sorted(graph.constants.items())))

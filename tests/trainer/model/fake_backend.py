@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Sequence
 
@@ -46,8 +45,7 @@ class FakeBackend:
         return host
 
     def load(self, graph: Graph) -> LoadedGraph:
-        module, _, function = graph.function.partition(":")
-        return LoadedGraph(graph, (), getattr(importlib.import_module(module), function))
+        return LoadedGraph(graph, (), graph.load_function())
 
     def call(self, loaded: LoadedGraph, args: Sequence[Buffer]) -> tuple[Buffer, ...]:
         for spec, buffer in zip(loaded.graph.args, args, strict=True):
