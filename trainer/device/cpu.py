@@ -27,6 +27,7 @@ class CpuBackend:
         self.peak_bytes = 0
         self.calls: Counter[str] = Counter()
         self._lock = threading.Lock()
+        self._products = HostProducts()
 
     def upload(self, host: Tensor, name: str, *, lent: bool = False) -> Buffer:
         host = host.detach()
@@ -49,7 +50,7 @@ class CpuBackend:
         check_args(loaded.graph, args)
         self.calls[loaded.graph.name] += 1
         function: Callable[..., Any] = loaded.program
-        with torch.no_grad(), HostProducts():
+        with torch.no_grad(), self._products:
             results = function(*(a._payload for a in args))
         if isinstance(results, Tensor):
             results = (results,)

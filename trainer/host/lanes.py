@@ -2,7 +2,7 @@
 
 Called with `Lanes` instead of tensors a graph's function writes down IR instructions, so the host's code is the graph
 by construction: the same operations, in the same order, each rounded to float32 as eager torch rounds it. No flag
-allows LLVM to contract or reorder any of them.
+allows LLVM to contract or reorder any of them, but for sums over a row and inside the exponential.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ import torch
 FLOAT, BFLOAT = torch.float32, torch.bfloat16
 # How a tensor's elements lie in memory: bfloat16 as its bits.
 ELEMENT = {FLOAT: "float", BFLOAT: "i16"}
+# Two AVX-512 registers of float32, so that 32 bfloat16 numbers fill a line of 64 bytes. LLVM splits the vectors for a
+# CPU with narrower registers.
+WIDE = 32
 
 
 @dataclass
@@ -31,6 +34,19 @@ class Block:
     def all(self, element: str, value: int | str) -> str:
         """A vector of one constant."""
         return f"<{', '.join([f'{element} {value}'] * self.lanes)}>"
+
+    def floats(self, number: float) -> str:
+        """A vector of the float32 nearest to a number."""
+        return self.all("float", hexadecimal(number))
+
+    def load(self, address: str, dtype: torch.dtype) -> Lanes:
+        vector = self.vector(ELEMENT[dtype])
+        return Lanes(self, self.emit(f"load {vector}, ptr {address}, align {dtype.itemsize}"), dtype)
+
+    def store(self, value: Lanes, address: str, how: str = "") -> None:
+        """how: LLVM's words for a store that is not an ordinary one: alignment first"""
+        how = how or f"align {value.dtype.itemsize}"
+        self.do(f"store {self.vector(ELEMENT[value.dtype])} {value.name}, ptr {address}, {how}")
 
     def emit(self, instruction: str) -> str:
         """Write down an instruction; the name of its result."""
@@ -90,7 +106,7 @@ class Lanes:
 
     def constant(self, number: float) -> Lanes:
         """The float32 nearest to a number, in every lane of a vector like this one."""
-        return Lanes(self.block, self.block.all("float", hexadecimal(number)), FLOAT)
+        return Lanes(self.block, self.block.floats(number), FLOAT)
 
     def call(self, function: str, *others: Lanes) -> Lanes:
         """LLVM's own function of float32 vectors."""

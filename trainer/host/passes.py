@@ -11,10 +11,8 @@ from functools import cache
 from itertools import pairwise
 
 from trainer.host.exponential import exp
+from trainer.host.lanes import WIDE
 from trainer.host.trace import Applied, Joined, Reduced, Sliced, Value, everything_under, operands
-
-# Two AVX-512 registers of float32. LLVM splits the vectors for a CPU with narrower registers.
-WIDE = 32
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -34,7 +34,7 @@ class RowForm:
         self._results = results
         outputs = [result.rows if isinstance(result, ColumnSum) else result for result in results]
         self._stored = [output for output in outputs if not isinstance(output, Input)]
-        inputs = list(inputs_of(self._stored))
+        inputs = [value for value in everything_under(self._stored) if isinstance(value, Input)]
         self._sources = [value.source for value in inputs]
         code = RowCode(inputs, self._stored)
         self._rows = code.row_count
@@ -52,11 +52,6 @@ class RowForm:
         _team()(self._function, data, 0, 0)
         following = iter(stored)
         return tuple(_result(result, given, following) for result in self._results)
-
-
-def inputs_of(values: Iterable[Value]) -> Iterator[Input]:
-    """Every input that the values are computed from, once."""
-    return (value for value in everything_under(values) if isinstance(value, Input))
 
 
 def _result(result: Value | ColumnSum, given: Mapping[Any, Tensor], stored: Iterator[Tensor]) -> Tensor:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.host.lanes import ELEMENT, FLOAT, Block, Lanes, hexadecimal, intrinsics, loop
+from trainer.host.lanes import ELEMENT, FLOAT, Block, Lanes, intrinsics, loop
 from trainer.host.passes import Pass, passes, powers
 from trainer.host.trace import Applied, Constant, Input, Joined, Reduced, Sliced, Value
 
@@ -132,11 +132,10 @@ done:
             yield body.block, begin, end
 
     def _accumulate(self, reduced: Reduced, value: Lanes) -> None:
-        block, vector = value.block, value.block.vector("float")
+        block = value.block
         mine = Accumulator(reduced, f"%part{len(self.accumulators)}", block.lanes)
         self.accumulators.append(mine)
-        before = Lanes(block, block.emit(f"load {vector}, ptr {mine.name}, align 4"), FLOAT)
-        block.do(f"store {vector} {reduced.kind.step(before, value).name}, ptr {mine.name}, align 4")
+        block.store(reduced.kind.step(block.load(mine.name, FLOAT), value), mine.name)
 
     def _stack(self) -> str:
         vectors = (f"{a.name} = alloca <{a.lanes} x float>, align 64" for a in self.accumulators)
@@ -151,7 +150,7 @@ done:
             skipped = block.emit(f"mul i64 {row}, {array.columns}")
             block.do(f"%row{number} = getelementptr {ELEMENT[array.dtype]}, ptr %array{number}, i64 {skipped}")
         for part in self.accumulators:
-            start = Block(part.lanes, "").all("float", hexadecimal(part.reduced.kind.start))
+            start = Block(part.lanes, "").floats(part.reduced.kind.start)
             block.do(f"store <{part.lanes} x float> {start}, ptr {part.name}, align 4")
         return "\n".join(block.lines)
 
@@ -181,7 +180,7 @@ class Body:
         key = value, offset
         if key not in self._known:
             if isinstance(value, Constant):
-                self._known[key] = Lanes(self.block, self.block.all("float", hexadecimal(value.number)), FLOAT)
+                self._known[key] = Lanes(self.block, self.block.floats(value.number), FLOAT)
             elif value.columns == 1 and self._single is not None:
                 self._known[key] = self._spread(self._single.at(value, 0))
             else:
@@ -190,14 +189,13 @@ class Body:
 
     def store(self, value: Lanes, output: int, offset: int) -> None:
         number = len(self._code.inputs) + output
-        vector = self.block.vector(ELEMENT[value.dtype])
-        where = self._element(f"%row{number}", ELEMENT[value.dtype], offset)
-        self.block.do(f"store {vector} {value.name}, ptr {where}, align {value.dtype.itemsize}")
+        self.block.store(value, self._element(f"%row{number}", value.dtype, offset))
 
     def _compute(self, value: Value, offset: int) -> Lanes:
         match value:
             case Input():
-                return self._load(self._code.numbers[value], value.dtype, offset)
+                row = f"%row{self._code.numbers[value]}"
+                return self.block.load(self._element(row, value.dtype, offset), value.dtype)
             case Reduced():
                 return self._reduced(value)
             case Sliced():
@@ -209,13 +207,12 @@ class Body:
         raise AssertionError(value)
 
     def _applied(self, value: Applied, offset: int) -> Lanes:
-        kept, vector = self._code.kept.get(value), self.block.vector("float")
+        kept = self._code.kept.get(value)
         if kept is not None and self._number > kept.first:
-            where = self._element(kept.name, "float", offset)
-            return Lanes(self.block, self.block.emit(f"load {vector}, ptr {where}, align 4"), FLOAT)
+            return self.block.load(self._element(kept.name, FLOAT, offset), FLOAT)
         result = value.function(*(self.at(operand, offset) for operand in value.operands))
         if kept is not None and self._number == kept.first and offset == 0:
-            self.block.do(f"store {vector} {result.name}, ptr {self._element(kept.name, 'float', 0)}, align 4")
+            self.block.store(result, self._element(kept.name, FLOAT, 0))
         return result
 
     def _piece(self, value: Joined, offset: int) -> Lanes:
@@ -248,16 +245,11 @@ class Body:
         name = block.emit(f"shufflevector {one} {single.name}, {one} poison, {zeros}")
         return Lanes(block, name, single.dtype)
 
-    def _load(self, number: int, dtype: torch.dtype, offset: int) -> Lanes:
-        where = self._element(f"%row{number}", ELEMENT[dtype], offset)
-        vector = self.block.vector(ELEMENT[dtype])
-        return Lanes(self.block, self.block.emit(f"load {vector}, ptr {where}, align {dtype.itemsize}"), dtype)
-
-    def _element(self, row: str, element: str, offset: int) -> str:
+    def _element(self, row: str, dtype: torch.dtype, offset: int) -> str:
         """The address of a row's element `offset` columns right of the loop's; outside of any loop, of its first."""
         column = "0" if self._begin is None else f"%{self.block.prefix}i"
         shifted = self.block.emit(f"add i64 {column}, {offset}")
-        return self.block.emit(f"getelementptr {element}, ptr {row}, i64 {shifted}")
+        return self.block.emit(f"getelementptr {ELEMENT[dtype]}, ptr {row}, i64 {shifted}")
 
 
 def _lines(lines: Iterable[str]) -> str:

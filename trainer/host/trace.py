@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from numpy import broadcast_shapes
 
 from trainer.host.exponential import exp
 from trainer.host.lanes import FLOAT, Lanes
@@ -94,7 +95,7 @@ class Value:
         if self.dtype != FLOAT:
             return self.to(FLOAT)._binary(function, other.to(FLOAT)).to(self.dtype)
         assert other.dtype == FLOAT
-        shape = _broadcast(self.shape, other.shape)
+        shape = broadcast_shapes(self.shape, other.shape)
         return Applied(shape, FLOAT, function, (self, other), squeezed=self.squeezed)
 
     def _reduced(self, kind: Reduction, dim: int, *, keepdim: bool) -> Value:
@@ -217,11 +218,6 @@ def everything_under(values: Iterable[Value]) -> Iterator[Value]:
             seen.add(value)
             yield value
             todo.extend((value.operand,) if isinstance(value, Reduced) else operands(value))
-
-
-def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    shape: Sequence[int] = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
-    return tuple(shape)
 
 
 def _constant(number: float) -> Constant:

@@ -7,8 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from trainer.host.lanes import WIDE
 from trainer.optim.base import AdamState
-from trainer.optim.kernel import WIDE, kernels
+from trainer.optim.kernel import kernels
 
 
 def adamw_(state: AdamState, grad: Tensor, weight: Tensor, scalars: Tensor) -> None:

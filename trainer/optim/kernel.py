@@ -16,13 +16,10 @@ from typing import Any, cast
 import torch
 
 from trainer.graphs.adamw import adamw
-from trainer.host.lanes import ELEMENT, FLOAT, Block, Lanes, intrinsics, loop
+from trainer.host.lanes import ELEMENT, FLOAT, WIDE, Block, Lanes, intrinsics, loop
 from trainer.host.machine import compile_ir
 from trainer.optim.scalars import StepScalars
 
-# Two AVX-512 registers of float32, so that 32 bfloat16 weights fill the 64-byte line of one streaming store. LLVM
-# splits the vectors for a CPU with narrower registers.
-WIDE = 32
 LINE_BYTES = 64
 # How far ahead of the loop memory is asked for: the CPU itself looks ahead within a page of 4 kB alone.
 AHEAD_BYTES = 2048
@@ -114,13 +111,13 @@ def _update_block(lanes: int, loop: str, dtype: torch.dtype) -> Block:
     if lanes == WIDE:
         for name in (*STATE, "grad"):
             _ask_ahead(block, at[name], WIDE * kinds[name].itemsize, written=name in STATE)
-    inputs = [_load(block, at[name], kinds[name]) for name in (*STATE, "grad")]
+    inputs = [block.load(at[name], kinds[name]) for name in (*STATE, "grad")]
     scalars = [Lanes(block, f"%s{number}x{lanes}", FLOAT) for number in range(len(SCALARS))]
     outputs = cast(Callable[..., tuple[Lanes, ...]], adamw)(*inputs, *scalars)
     for name, value in zip((*STATE, "weight"), outputs, strict=True):
         streamed = name == "weight" and lanes == WIDE
-        how = f"align {LINE_BYTES}, !nontemporal !0" if streamed else f"align {kinds[name].itemsize}"
-        block.do(f"store {block.vector(ELEMENT[kinds[name]])} {value.name}, ptr {at[name]}, {how}")
+        how = f"align {LINE_BYTES}, !nontemporal !0" if streamed else ""
+        block.store(value, at[name], how)
     return block
 
 
@@ -144,7 +141,7 @@ done:
 def _square_block(lanes: int, loop: str, dtype: torch.dtype) -> Block:
     block = Block(lanes, loop)
     doubles = block.vector("double")
-    value = _load(block, _at(block, "grad", dtype), dtype).to(FLOAT)
+    value = block.load(_at(block, "grad", dtype), dtype).to(FLOAT)
     exact = block.emit(f"fpext {block.vector('float')} {value.name} to {doubles}")
     square = block.emit(f"fmul {doubles} {exact}, {exact}")
     where = "%out" if lanes == WIDE else "%last"
@@ -163,8 +160,3 @@ def _ask_ahead(block: Block, address: str, size_bytes: int, *, written: bool) ->
     for begin in range(0, size_bytes, LINE_BYTES):
         line = block.emit(f"getelementptr i8, ptr {address}, i64 {AHEAD_BYTES + begin}")
         block.do(f"call void @llvm.prefetch.p0(ptr {line}, i32 {int(written)}, i32 3, i32 1)")
-
-
-def _load(block: Block, address: str, dtype: torch.dtype) -> Lanes:
-    vector = block.vector(ELEMENT[dtype])
-    return Lanes(block, block.emit(f"load {vector}, ptr {address}, align {dtype.itemsize}"), dtype)
