@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import click
@@ -40,7 +40,6 @@ def exit_code_of(command: Callable[[], Any], *, as_json: bool) -> int:
                 sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except BrokenPipeError:
-        _discard_output()
         return PIPE_CLOSED
     except KeyboardInterrupt:
         return _report({"name": "interrupted", "message": "interrupted", "hint": ""}, INTERRUPTED, as_json)
@@ -53,6 +52,8 @@ def exit_code_of(command: Callable[[], Any], *, as_json: bool) -> int:
         return error.exit_code
     except Exception as error:
         return _report(*_facts(error), as_json)
+    finally:
+        _end_output()
 
 
 def _facts(error: Exception) -> tuple[dict[str, str], int]:
@@ -74,27 +75,34 @@ def _facts(error: Exception) -> tuple[dict[str, str], int]:
 
 
 def _report(facts: dict[str, str], exit_code: int, as_json: bool) -> int:
-    """Say what happened; returns `exit_code`, or PIPE_CLOSED when nobody listens."""
+    """Say what happened; returns `exit_code`, or PIPE_CLOSED when the reader of the JSON has gone."""
     if os.environ.get(DEBUG_VARIABLE) == "1":
         traceback.print_exc()
     try:
         if as_json:
             print(json.dumps({"error": facts, "exit_code": exit_code}, indent=2, sort_keys=True), flush=True)
-        else:
-            print(f"error[{facts['name']}]: {printable(facts['message'])}", file=sys.stderr)
-            if facts["hint"]:
-                print(f"  hint: {printable(facts['hint'])}", file=sys.stderr)
-    except OSError:
-        _discard_output()
-        return PIPE_CLOSED if as_json else exit_code
+            return exit_code
+    except BrokenPipeError:
+        return PIPE_CLOSED
+    except OSError:  # a full disk: people may still read it
+        pass
+    with suppress(OSError):
+        print(f"error[{facts['name']}]: {printable(facts['message'])}", file=sys.stderr)
+        if facts["hint"]:
+            print(f"  hint: {printable(facts['hint'])}", file=sys.stderr)
     return exit_code
 
 
-def _discard_output() -> None:
-    """Point stdout at nothing, or the interpreter's own flush at exit fails once more and prints a traceback."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)
+def _end_output() -> None:
+    """What cannot be written goes nowhere, or the interpreter's own flush at exit fails too and makes the code 120."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 @contextmanager

@@ -276,22 +276,35 @@ def test_a_reader_that_has_gone_is_no_error_message() -> None:
     assert running.returncode == 141
 
 
-def test_a_reader_that_has_gone_before_the_last_flush() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_gone_before_the_last_flush(unbuffered: str) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
-    running = process("print('one line')", stdout=write_end)
+    running = process("print('one line')", stdout=write_end, env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
     os.close(write_end)
     assert running.communicate()[1] == ""
     assert running.returncode == 141
 
 
-def test_output_to_a_full_disk_is_an_error() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", ["print('one line')", "print('one line'); raise OSError(28, os.strerror(28))"])
+def test_output_to_a_full_disk_is_an_error(command: str, unbuffered: str) -> None:
     with open("/dev/full", "w") as full:
-        running = process("print('one line')", stdout=full)
+        running = process(command, stdout=full, env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
         error = running.communicate()[1]
     assert running.returncode == 2
     assert error.startswith("error[os]: [Errno 28] No space left on device")
     assert "Traceback" not in error
+
+
+def test_json_for_a_full_disk_is_an_error_for_people() -> None:
+    with open("/dev/full", "w") as full:
+        listing = subprocess.run(
+            [sys.executable, "-m", "cli.main", "shapes", "--json", "tests/data/smollm2-135m/nothing"],
+            cwd=ROOT, text=True, stdout=full, stderr=subprocess.PIPE, check=False,
+        )  # fmt: skip
+    assert listing.returncode == 2
+    assert listing.stderr.startswith("error[")
 
 
 @pytest.mark.parametrize(
