@@ -12,6 +12,7 @@ from trainer.catalogs.head import Chunks
 from trainer.config import RunConfig
 from trainer.model.config import ModelConfig
 from trainer.model.parameters import device_weights, parameter_shapes
+from trainer.model.row_gradients import largest_rows
 from trainer.placement import Placement
 
 FLOAT_BYTES = ITEM_BYTES["float32"]
@@ -51,7 +52,8 @@ class DevicePlan:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """`host_bytes`: the optimizer's state of everything that is not resident, and the tables of tokens."""
+    """`host_bytes`: the optimizer's state of everything that is not resident, the tables of tokens, and gradients of
+    their rows."""
 
     devices: tuple[DevicePlan, ...]
     host_bytes: int
@@ -72,7 +74,17 @@ def plan_memory(
     table = model.vocab * model.hidden
     tables = table if model.tied else 2 * table
     offloaded = layer * (model.layers - resident) + model.hidden + tables
-    return MemoryPlan(devices, offloaded * STATE_BYTES + tables * ITEM_BYTES[config.dtype])
+    on_host = offloaded * STATE_BYTES + tables * ITEM_BYTES[config.dtype] + _row_gradients(model, config)
+    return MemoryPlan(devices, on_host)
+
+
+def _row_gradients(model: ModelConfig, config: RunConfig) -> int:
+    """Rows that tokens add to the tables' gradients in a step: each as an input and as a target."""
+    tokens = config.micro_batch * config.seq
+    added = tokens * config.accum
+    # A tied table gets both.
+    rows = largest_rows(2 * added, tokens, model.vocab) if model.tied else 2 * largest_rows(added, tokens, model.vocab)
+    return rows * model.hidden * FLOAT_BYTES
 
 
 def _device_plan(

@@ -17,6 +17,7 @@ from trainer.device.base import Buffer, DeviceBackend
 from trainer.host.pages import empty
 from trainer.model.head import HeadGrads, HeadRunner, HeadWeights
 from trainer.model.layer import LayerRunner, Tables
+from trainer.model.row_gradients import RowGradients
 from trainer.model.tiles import TileRunner
 from trainer.optim.base import Parameter, Piece
 from trainer.weights import EMBEDDING, HEAD, NORM, layer_prefix
@@ -165,7 +166,7 @@ class HeadUnit:
 
     def add_rows(self, tokens: Tensor, gradients: Tensor) -> None:
         """The embedding's part of a tied table's gradient: tokens [T] int64, gradients [T, H] float32."""
-        self._place.gradients.rows.append((tokens, gradients))
+        self._place.gradients.rows.add(tokens, gradients)
 
     def take_gradients(self) -> HeadGrads:
         place = self._place
@@ -203,7 +204,7 @@ class EmbeddingUnit:
         self.parameters = (Parameter(EMBEDDING, (vocab, hidden)),)
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._table = empty((vocab, hidden), self._dtype)
-        self._rows: list[tuple[Tensor, Tensor]] = []
+        self._rows = RowGradients()
 
     def look_up(self, tokens: Tensor) -> Tensor:
         """tokens [T] int64 -> [T, H] policy"""
@@ -211,24 +212,23 @@ class EmbeddingUnit:
 
     def add_rows(self, tokens: Tensor, gradients: Tensor) -> None:
         """tokens [T] int64 and their gradients [T, H] float32"""
-        self._rows.append((tokens, gradients))
+        self._rows.add(tokens, gradients)
 
-    def take_gradients(self) -> list[tuple[Tensor, Tensor]]:
-        taken, self._rows = self._rows, []
+    def take_gradients(self) -> RowGradients:
+        taken, self._rows = self._rows, RowGradients()
         return taken
 
     def drop_weights(self) -> None:
         """Nothing: no device has a copy."""
 
-    def pieces(self, gradients: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[str, Piece]]:
-        tokens = torch.cat([t for t, _ in gradients])
-        values = torch.cat([g for _, g in gradients])
+    def pieces(self, gradients: RowGradients) -> Iterator[tuple[str, Piece]]:
         vocab, hidden = self.parameters[0].shape
         for begin in range(0, vocab, TABLE_ROWS):
-            total = torch.zeros(min(TABLE_ROWS, vocab - begin), hidden)
-            mine = (tokens >= begin) & (tokens < begin + TABLE_ROWS)
-            total.index_add_(0, tokens[mine] - begin, values[mine])
-            yield EMBEDDING, total.to(self._dtype).flatten()
+            end = min(begin + TABLE_ROWS, vocab)
+            piece = torch.zeros(end - begin, hidden, dtype=self._dtype)
+            rows, values = gradients.between(begin, end)
+            piece[rows] = values.to(self._dtype)
+            yield EMBEDDING, piece.flatten()
 
     def place(self, name: str) -> Tensor:
         return self._table.view(-1)

@@ -19,6 +19,7 @@ from trainer.host.pages import copy
 from trainer.model.config import ModelConfig
 from trainer.model.layer import Graphs
 from trainer.model.rope import MASKED
+from trainer.model.row_gradients import RowGradients
 
 # The label of a token whose loss does not count, as in transformers.
 IGNORED = -100
@@ -39,13 +40,13 @@ class HeadGrads:
 
     norm:   [H] float32 on the device
     chunks: [C, H] float32 on the device for each chunk of the vocabulary, without `rows`
-    rows:   (row numbers [n] int64, values [n, H] float32) on the host, to be added to the table's gradient: the
-            targets' part, and for a tied table whatever the embedding adds
+    rows:   on the host, to be added to the table's gradient: the targets' part, and for a tied table whatever the
+            embedding adds
     """
 
     norm: Buffer | None = None
     chunks: list[Buffer] = field(default_factory=list)
-    rows: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    rows: RowGradients = field(default_factory=RowGradients)
 
 
 class HeadRunner:
@@ -64,12 +65,8 @@ class HeadRunner:
         """Load the head's graphs. Raises MissingGraphsError when the cache lacks one."""
         self._graphs.load()
 
-    def upload_weights(self, norm: Tensor, table: Tensor) -> HeadWeights:
-        """The final norm [H] and the table [V, H], policy dtype on the host: `lm_head`, or the embedding when tied."""
-        return HeadWeights(self.backend.upload(norm, "norm.weight"), self.upload_chunks(table), table)
-
     def upload_chunks(self, table: Tensor) -> tuple[Buffer, ...]:
-        """The table's rows in equal chunks, the last one filled up with zeros; the table is lent to them."""
+        """The table [V, H] policy in equal chunks of rows, the last one filled up with zeros; it is lent to them."""
         rows, chunks = self.chunks.rows, []
         for start in range(0, self.config.vocab, rows):
             chunk = table[start : start + rows]
@@ -98,7 +95,7 @@ class HeadRunner:
         losses = log_sum_exp[counted] - target_logits
 
         pull = _target_pull(losses, scale, weights.table.dtype)[:, None]
-        grads.rows.append((targets, pull * rows.float()))
+        grads.rows.add(targets, pull * rows.float())
         dhidden_host = torch.zeros(len(labels), self.config.hidden)
         dhidden_host[counted] = pull * target_rows
         dhidden = self._backward_chunks(weights, hidden, logits, log_sum_exp, counted * scale, dhidden_host, grads)
@@ -161,22 +158,14 @@ class HeadRunner:
 
         The targets' rows are added in float32 before the one rounding. Uses the chunks' accumulators up.
         """
-        numbers = torch.cat([n for n, _ in grads.rows])
-        values = torch.cat([v for _, v in grads.rows])
-        chunks, grads.chunks, grads.rows = grads.chunks, [], []
+        chunks, grads.chunks = grads.chunks, []
         for i, chunk in enumerate(chunks):
             start = i * self.chunks.rows
-            mine = numbers // self.chunks.rows == i
-            summed = _with_rows(self.backend.take(chunk), numbers[mine] - start, values[mine], self._dtype)
-            yield summed[: self.config.vocab - start].flatten()
-
-
-def _with_rows(total: Tensor, numbers: Tensor, values: Tensor, dtype: torch.dtype) -> Tensor:
-    """total [C, H] float32 with values [n, H] added to the rows of these numbers [n], rounded; total is not changed."""
-    rounded = copy(total, dtype)
-    rows, places = torch.unique(numbers, return_inverse=True)
-    rounded[rows] = total[rows].index_add_(0, places, values).to(dtype)
-    return rounded
+            total = self.backend.take(chunk)
+            rounded = copy(total, self._dtype)
+            rows, values = grads.rows.between(start, start + self.chunks.rows)
+            rounded[rows] = (total[rows] + values).to(self._dtype)
+            yield rounded[: self.config.vocab - start].flatten()
 
 
 def _target_pull(losses: Tensor, scale: float, dtype: torch.dtype) -> Tensor:

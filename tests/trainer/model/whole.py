@@ -11,7 +11,7 @@ from torch import Tensor
 from graphcache.catalog import CatalogOptions
 from trainer.device.base import DeviceBackend
 from trainer.model.config import ModelConfig
-from trainer.model.head import HeadGrads, HeadRunner
+from trainer.model.head import HeadGrads, HeadRunner, HeadWeights
 from trainer.model.layer import LayerRunner
 
 EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
@@ -43,7 +43,8 @@ def loss_and_gradients(
         }
         for i in range(config.layers)
     ]
-    head_weights = head.upload_weights(state[NORM], state[EMBEDDING if config.tied else HEAD])
+    table = state[EMBEDDING if config.tied else HEAD]
+    head_weights = HeadWeights(backend.upload(state[NORM], "norm.weight"), head.upload_chunks(table), table)
     head_grads, layer_grads = HeadGrads(), [{} for _ in layers]
     embedding = torch.zeros(state[EMBEDDING].shape)
     count = sum(int((labels != -100).sum()) for _, labels in batches)

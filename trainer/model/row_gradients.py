@@ -1,0 +1,56 @@
+"""Gradients of single rows of a table, on the host: what tokens add to an embedding or to the head."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# So many rows wait before they are added up for the first time: a step of usual size adds up once, at its end.
+FEW_ROWS = 8192
+
+
+class RowGradients:
+    """Sums by row over the micro-batches of a step.
+
+    Rows are added up each time that as many wait as are summed already, so that however many tokens a step has, no more
+    than three times the table is held (`largest_rows`).
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Tensor, Tensor]] = []
+        self._count = 0
+        self._rows: Tensor | None = None  # [n] int64, in order, each once
+        self._sums: Tensor | None = None  # [n, H] float32
+
+    def add(self, rows: Tensor, values: Tensor) -> None:
+        """rows: [t] int64, in any order, any number of times; values: [t, H] float32, kept"""
+        self._waiting.append((rows, values))
+        self._count += len(rows)
+        if self._count > max(FEW_ROWS, 0 if self._rows is None else len(self._rows)):
+            self._add_up()
+
+    def between(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
+        """Of the table's rows from `begin` to `end`: their numbers from `begin` on [n], each once, and sums [n, H].
+
+        Something must have been added.
+        """
+        if self._waiting:
+            self._add_up()
+        assert self._rows is not None
+        assert self._sums is not None
+        first, last = torch.searchsorted(self._rows, torch.tensor([begin, end])).tolist()
+        return self._rows[first:last] - begin, self._sums[first:last]
+
+    def _add_up(self) -> None:
+        summed = [] if self._rows is None or self._sums is None else [(self._rows, self._sums)]
+        parts = [*summed, *self._waiting]
+        self._rows, places = torch.unique(torch.cat([rows for rows, _ in parts]), return_inverse=True)
+        self._sums = parts[0][1].new_zeros(len(self._rows), parts[0][1].shape[1])
+        for (_, values), mine in zip(parts, places.split([len(rows) for rows, _ in parts]), strict=True):
+            self._sums.index_add_(0, mine, values)
+        self._waiting, self._count = [], 0
+
+
+def largest_rows(added: int, at_once: int, table: int) -> int:
+    """Rows held at most when so many are added in all, so many at once, of a table of so many."""
+    return min(2 * added, 3 * table + FEW_ROWS + at_once)
