@@ -15,6 +15,10 @@ from trainer.clock import Clock
 from trainer.data.corpus import Batch
 from trainer.network import ModelUnit, Network
 from trainer.optim.base import Optimizer, UpdateReport
+from trainer.optim.clip import NonFiniteGradientError
+
+# Batches that an error names before it says how many more there are.
+NAMED = 4
 
 
 class NonFiniteLossError(GraphcacheError):
@@ -37,7 +41,8 @@ class StepResult:
 def run_step(
     network: Network, optimizer: Optimizer, batches: Sequence[Batch], *, step: int, lr: float, clock: Clock
 ) -> StepResult:
-    """Step number `step` (from 1). Raises NonFiniteLossError before any weight is changed."""
+    """Step number `step` (from 1). Raises NonFiniteLossError, and with a clip norm NonFiniteGradientError, before any
+    weight is changed."""
     label_tokens = sum(batch.label_tokens for batch in batches)
     total = 0.0
 
@@ -58,9 +63,18 @@ def run_step(
 
         network.micro_batch(batch, 1.0 / label_tokens, clock, on_loss=on_loss, on_final=on_final)
     with clock.phase("update_wait"):
-        update = optimizer.finish_step()
+        try:
+            update = optimizer.finish_step()
+        except NonFiniteGradientError as error:
+            where = f"step {step}, {_where(batches)}"
+            raise NonFiniteGradientError(f"{error.message} in {where}", hint=error.hint) from error
     tokens = sum(batch.tokens.numel() for batch in batches)
     return StepResult(total / label_tokens, tokens, label_tokens, update, clock)
+
+
+def _where(batches: Sequence[Batch]) -> str:
+    named = "; ".join(batch.where for batch in batches[:NAMED])
+    return named + (f"; and {len(batches) - NAMED} more" if len(batches) > NAMED else "")
 
 
 def _check_finite(loss: float, step: int, batch: Batch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from graphcache.cpus import available_cpus
+from trainer.checkpoint.save import files_beside
 from trainer.config import RunConfig
 from trainer.heap import give_back_free_memory, share_one_heap
 from trainer.numerics import deterministic
@@ -60,7 +61,16 @@ def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progres
         give_back_free_memory()
         progress.say(f"loaded {ready.checkpoint.parameters:,} parameters")
         session = Session(
-            config, ready.checkpoint, ready.corpus, network, optimizer, devices, folder, ready.done, ready.steps
+            config,
+            ready.checkpoint,
+            files_beside(ready.checkpoint.folder),
+            ready.corpus,
+            network,
+            optimizer,
+            devices,
+            folder,
+            ready.done,
+            ready.steps,
         )
         return session.train(stop, progress)
 

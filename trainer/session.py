@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from graphcache.errors import GraphcacheError
+from trainer.checkpoint.finite import NonFiniteStateError
+from trainer.checkpoint.folder import delete_all_but, sweep
 from trainer.checkpoint.save import Contents, save
 from trainer.clock import Clock
 from trainer.config import RunConfig
@@ -18,6 +19,7 @@ from trainer.heap import give_back_free_memory
 from trainer.loop import NonFiniteLossError, run_step
 from trainer.network import Network
 from trainer.optim.base import Optimizer
+from trainer.optim.clip import NonFiniteGradientError
 from trainer.optim.schedule import Schedule
 from trainer.report import Progress, step_record
 from trainer.run_folder import RunFolder
@@ -27,10 +29,12 @@ from trainer.weights import InputCheckpoint
 
 @dataclass(frozen=True)
 class Session:
-    """Everything that a step touches. `steps` are those of the whole run, `done` those before this session."""
+    """Everything that a step touches. `steps` are those of the whole run, `done` those before this session; `beside` is
+    what checkpoints hold of the model's folder."""
 
     config: RunConfig
     source: InputCheckpoint
+    beside: Mapping[str, bytes]
     corpus: Corpus
     network: Network
     optimizer: Optimizer
@@ -55,6 +59,8 @@ class Session:
                 if periodic or step == self.steps or stop.signal is not None:
                     saved = self._save(step)
                     progress.say(f"saved {saved}")
+                    for kept in self._tidy():
+                        progress.say(kept)
                     # Also for a signal that came while saving.
                     if stop.signal is not None and step < self.steps:
                         raise Stopped(stop.signal)
@@ -68,30 +74,41 @@ class Session:
             )
         try:
             result = run_step(self.network, self.optimizer, batches, step=step, lr=lr, clock=clock)
-        except NonFiniteLossError:
-            # The steps before it are good. That they cannot be saved is not the error to report.
-            with contextlib.suppress(GraphcacheError):
-                if step - 1 > self.done:
-                    self._save(step - 1)
+        except (NonFiniteLossError, NonFiniteGradientError):
+            if step - 1 > self.done:
+                self._save_before_error(step - 1)
             raise
         record = step_record(step, lr, result, self.devices)
         self.folder.append_step(record)
         give_back_free_memory()
         return record
 
+    def _save_before_error(self, step: int) -> None:
+        """The steps up to this one are good, unless the last update is the cause. No older checkpoint goes for it."""
+        try:
+            self._save(step)
+        except NonFiniteStateError:
+            raise
+        except GraphcacheError:
+            pass  # that they cannot be saved is not the error to report
+
     def _write_calls(self, step: int) -> None:
         """What a step calls: calls.json, of this session's first one. Loading calls no graph."""
         calls = {device.name: dict(sorted(device.calls.items())) for device in self.devices}
         self.folder.write("calls.json", {"step": step, "calls": calls})
 
+    def _tidy(self) -> list[str]:
+        """Delete what is not kept; returns what could not be."""
+        return [*sweep(self.folder.checkpoints), *delete_all_but(self.folder.checkpoints, self.config.keep)]
+
     def _save(self, step: int) -> Path:
         contents = Contents(
-            source=self.source.folder,
             config_json=self.source.config_json,
+            beside=self.beside,
             dtype=self.config.dtype,
             units=self.network.units,
             state=self.optimizer.state,
             config=self.config.as_json(),
             data=self.corpus.facts.as_json(),
         )
-        return save(self.folder.checkpoints, step, contents, self.config.keep)
+        return save(self.folder.checkpoints, step, contents)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
+from trainer.checkpoint.finite import is_finite
 from trainer.checkpoint.folder import SavedCheckpoint
 from trainer.checkpoint.load import read_state
 from trainer.config import RunConfig
@@ -19,7 +19,7 @@ from trainer.network import Network
 from trainer.optim.base import AdamState, Optimizer, Unit
 from trainer.placement import Placement
 from trainer.units import EmbeddingUnit, HeadPlace, HeadUnit, LayerUnit, NormUnit
-from trainer.weights import InputCheckpoint
+from trainer.weights import InputCheckpoint, WeightsError
 
 
 def build_network(
@@ -54,15 +54,21 @@ def load_weights(network: Network, optimizer: Optimizer, state_of: Callable[[Uni
 
 
 def initial_state(checkpoint: InputCheckpoint) -> Callable[[Unit], dict[str, AdamState]]:
-    """Where a new run begins: the checkpoint's own values as float32 masters, moments of zero."""
+    """Where a new run begins: the checkpoint's own values as float32 masters, moments of zero.
+
+    Raises WeightsError when a value is not finite.
+    """
 
     def state_of(unit: Unit) -> dict[str, AdamState]:
-        return {p.name: _begun(checkpoint.read(unit.prefix + p.name).view(-1)) for p in unit.parameters}
+        return {p.name: _begun(unit.prefix + p.name, checkpoint) for p in unit.parameters}
 
     return state_of
 
 
-def _begun(weight: Tensor) -> AdamState:
+def _begun(name: str, checkpoint: InputCheckpoint) -> AdamState:
+    weight = checkpoint.read(name).view(-1)
+    if not is_finite(weight):
+        raise WeightsError(f"{name} holds numbers that are not finite", hint="--model is damaged, or did not converge")
     shape = tuple(weight.shape)
     master, exp_avg, exp_avg_sq = (empty(shape, torch.float32) for _ in range(3))
     return AdamState(master.copy_(weight), exp_avg.zero_(), exp_avg_sq.zero_())

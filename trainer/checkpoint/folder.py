@@ -59,7 +59,7 @@ def marker(step: int, config: Mapping[str, Any], data: Mapping[str, Any], files:
 def newest(checkpoints: Path) -> SavedCheckpoint | None:
     """The newest complete checkpoint of a run, or None.
 
-    Raises CorruptError when it has its marker and is not what the marker says: whether to go back further is the
+    Raises CheckpointError when it has its marker and is not what the marker says: whether to go back further is the
     user's to decide.
     """
     found = complete_steps(checkpoints)
@@ -72,41 +72,53 @@ def complete_steps(checkpoints: Path) -> list[int]:
 
 
 def read(folder: Path) -> SavedCheckpoint:
-    """What the marker says, checked against the files' sizes; their bytes are checked when they are read."""
+    """What the marker says, checked against the files' sizes. Bytes of the optimizer's files are checked when they are
+    read; the model's file, which has no more than they have, is not read again. Raises CheckpointError."""
     hint = f"delete {folder} to resume from the checkpoint before"
     try:
         body = unseal(FORMAT, (folder / MARKER).read_bytes())
     except OSError as error:
         raise CheckpointError(f"{folder / MARKER} cannot be read: {error.strerror}") from error
     except CorruptError as error:
-        raise CorruptError(f"{folder / MARKER}: {error.message}", hint=hint) from error
+        raise CheckpointError(f"{folder / MARKER}: {error.message}", hint=hint) from error
     files = {path: FileFacts(**facts) for path, facts in body["files"].items()}
     for path, facts in files.items():
-        size = (folder / path).stat().st_size if (folder / path).is_file() else None
+        if not (folder / path).is_file():
+            raise CheckpointError(f"{folder / path} is missing", hint=hint)
+        size = (folder / path).stat().st_size
         if size != facts.size_bytes:
-            raise CorruptError(f"{folder / path} has {size} bytes, not {facts.size_bytes}", hint=hint)
+            raise CheckpointError(f"{folder / path} has {size} bytes, not {facts.size_bytes}", hint=hint)
     return SavedCheckpoint(folder, body["step"], body["config"], body["data"], files)
 
 
-def sweep(checkpoints: Path) -> None:
-    """Delete what saves and deletions that were cut short have left."""
+def sweep(checkpoints: Path) -> list[str]:
+    """Delete what saves and deletions that were cut short have left; returns what could not be deleted, and why."""
     if not checkpoints.is_dir():
-        return
-    for path in checkpoints.iterdir():
-        if path.name.startswith(TEMPORARY):
-            shutil.rmtree(path)
-    for _, folder in _folders(checkpoints):
-        if not (folder / MARKER).exists():
-            shutil.rmtree(folder)
+        return []
+    cut = [path for path in checkpoints.iterdir() if path.name.startswith(TEMPORARY)]
+    cut += [folder for _, folder in _folders(checkpoints) if not (folder / MARKER).exists()]
+    return [kept for path in cut for kept in _delete(path)]
 
 
-def delete_all_but(checkpoints: Path, keep: int) -> None:
-    """Delete the oldest complete checkpoints: the marker first, so that half of one is none."""
-    for step in complete_steps(checkpoints)[:-keep]:
-        folder = checkpoints / folder_name(step)
-        (folder / MARKER).unlink()
-        sync_folder(folder)
-        shutil.rmtree(folder)
+def delete_all_but(checkpoints: Path, keep: int) -> list[str]:
+    """Delete the oldest complete checkpoints; returns what could not be deleted, and why."""
+    old = [checkpoints / folder_name(step) for step in complete_steps(checkpoints)[:-keep]]
+    return [kept for folder in old for kept in _delete(folder)]
+
+
+def _delete(path: Path) -> list[str]:
+    """A folder's marker goes first, so that half of a checkpoint is none."""
+    try:
+        if not path.is_dir():
+            path.unlink()
+            return []
+        if (path / MARKER).exists():
+            (path / MARKER).unlink()
+            sync_folder(path)
+        shutil.rmtree(path)
+    except OSError as error:
+        return [f"{path} could not be deleted: {error.strerror or error}"]
+    return []
 
 
 def _folders(checkpoints: Path) -> list[tuple[int, Path]]:

@@ -12,7 +12,7 @@ from trainer.optim.base import AdamState, Unit
 
 
 def read_state(saved: SavedCheckpoint, unit: Unit) -> dict[str, AdamState]:
-    """The unit's state by parameter, flat float32. Raises CorruptError, and CheckpointError for another model's."""
+    """The unit's state by parameter, flat float32. Raises CheckpointError."""
     path = state_path(unit)
     if path not in saved.files:
         raise CheckpointError(f"{saved.folder} has no {path}", hint="it is of a model with other units: check --model")

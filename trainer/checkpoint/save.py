@@ -16,7 +16,8 @@ import torch
 from graphcache.digest import checksum
 from graphcache.graph import TensorSpec
 from graphcache.store.files import TEMPORARY, make_folder, sync_folder
-from trainer.checkpoint.folder import MARKER, OPTIMIZER, complete_steps, delete_all_but, folder_name, marker, sweep
+from trainer.checkpoint.finite import check_finite
+from trainer.checkpoint.folder import MARKER, OPTIMIZER, complete_steps, folder_name, marker, sweep
 from trainer.checkpoint.tensors import CheckpointError, FileFacts, TensorWriter
 from trainer.optim.base import AdamState, Unit
 
@@ -26,8 +27,8 @@ STATE_PARTS = ("master", "exp_avg", "exp_avg_sq")
 SHARD_LIMIT_BYTES = 5_000_000_000
 # Beside the tensors: tokenizer, settings, headers.
 SLACK_BYTES = 64 << 20
-# What belongs to a model besides its weights and config.json, copied where it is there.
-COPIED = (
+# What belongs to a model besides its weights and config.json, where it is there.
+BESIDE = (
     "generation_config.json",
     "tokenizer.json",
     "tokenizer.model",
@@ -44,15 +45,15 @@ COPIED = (
 class Contents:
     """What a checkpoint is made of.
 
-    source:      the folder that the run started from: its tokenizer files are copied
     config_json: the model's config.json
+    beside:      its tokenizer's files and the like by their names, of `files_beside`
     dtype:       of the weights, the run's policy
     state:       gives a unit's state; called once for each unit, in order
     config:      the run's settings; data: what DataFacts says
     """
 
-    source: Path
     config_json: Mapping[str, Any]
+    beside: Mapping[str, bytes]
     dtype: str
     units: Sequence[Unit]
     state: Callable[[Unit], Mapping[str, AdamState]]
@@ -76,10 +77,20 @@ def state_specs(unit: Unit) -> list[TensorSpec]:
     return [TensorSpec(name, "float32", shape) for name, shape in names]
 
 
-def save(checkpoints: Path, step: int, contents: Contents, keep: int) -> Path:
-    """Write the checkpoint of `step` and delete all but the newest `keep`; returns its folder.
+def files_beside(model: Path) -> dict[str, bytes]:
+    """What a checkpoint needs of the model's folder, read before training: the folder may be gone when one is saved."""
+    found = {}
+    for name in BESIDE:
+        with contextlib.suppress(FileNotFoundError):
+            found[name] = (model / name).read_bytes()
+    return found
 
-    Raises CheckpointError when it cannot be written: then nothing of it is left, and older ones are as they were.
+
+def save(checkpoints: Path, step: int, contents: Contents) -> Path:
+    """Write the checkpoint of `step`; returns its folder.
+
+    Raises CheckpointError when it cannot be written, NonFiniteStateError when a number in it is not finite. Nothing of
+    it is left then, and older ones are as they were.
     """
     folder = checkpoints / folder_name(step)
     temporary = checkpoints / f"{TEMPORARY}{os.urandom(8).hex()}"
@@ -97,7 +108,6 @@ def save(checkpoints: Path, step: int, contents: Contents, keep: int) -> Path:
                 shutil.rmtree(temporary)
             raise
         sync_folder(checkpoints)
-        delete_all_but(checkpoints, keep)
     except OSError as error:
         reason = error.strerror or str(error)
         raise CheckpointError(
@@ -142,6 +152,7 @@ def _write_tensors(temporary: Path, contents: Contents) -> dict[str, FileFacts]:
                     states = contents.state(unit)
                     for parameter in unit.parameters:
                         state = states[parameter.name]
+                        check_finite(unit.prefix + parameter.name, state)
                         weights.write(state.master.to(dtype))
                         for tensor in (state.master, state.exp_avg, state.exp_avg_sq):
                             optimizer.write(tensor)
@@ -175,9 +186,8 @@ def _write_settings(temporary: Path, contents: Contents) -> dict[str, FileFacts]
     # transformers 5 reads `dtype`, older versions `torch_dtype`.
     dtypes = {"dtype": contents.dtype, "torch_dtype": contents.dtype}
     files = _write_json(temporary / "config.json", {**contents.config_json, **dtypes})
-    for name in COPIED:
-        with contextlib.suppress(FileNotFoundError):
-            files |= _write_bytes(temporary / name, (contents.source / name).read_bytes())
+    for name, data in contents.beside.items():
+        files |= _write_bytes(temporary / name, data)
     return files
 
 

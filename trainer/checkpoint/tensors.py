@@ -17,8 +17,9 @@ import torch
 import xxhash
 from torch import Tensor
 
-from graphcache.errors import CorruptError, GraphcacheError
+from graphcache.errors import GraphcacheError
 from graphcache.graph import TensorSpec
+from graphcache.header_faults import HeaderError
 from graphcache.shapes import read_table
 from trainer.raw import bytes_of, read_tensor, write_all
 
@@ -102,10 +103,14 @@ def _header(layout: Sequence[TensorSpec]) -> bytes:
 def read_tensors(path: Path, facts: FileFacts, layout: Sequence[TensorSpec]) -> Mapping[str, Tensor]:
     """The tensors of `layout`, which must be the file's, by name, in memory of their own.
 
-    Raises CorruptError when the file is not, byte for byte, the one that `facts` were taken of, CheckpointError when it
-    holds other tensors.
+    Raises CheckpointError when the file is not, byte for byte, the one that `facts` were taken of, or holds other
+    tensors.
     """
-    table = read_table(path)
+    hint = "delete this checkpoint's folder to resume from the one before"
+    try:
+        table = read_table(path)
+    except HeaderError as error:
+        raise CheckpointError(f"{path} is not as it was written: {error.message}", hint=hint) from error
     expected = {spec.name: (SPELLED[spec.dtype], spec.shape) for spec in layout}
     found = {info.name: (info.dtype, info.shape) for info in table}
     if found != expected:
@@ -120,8 +125,7 @@ def read_tensors(path: Path, facts: FileFacts, layout: Sequence[TensorSpec]) -> 
             digest.update(bytes_of(tensor))
             tensors[info.name] = tensor
     if digest.hexdigest() != facts.xxh3_128:
-        raise CorruptError(
-            f"{path} is not as it was written: XXH3-128 {digest.hexdigest()}, written as {facts.xxh3_128}",
-            hint="delete this checkpoint's folder to resume from the one before",
+        raise CheckpointError(
+            f"{path} is not as it was written: XXH3-128 {digest.hexdigest()}, written as {facts.xxh3_128}", hint=hint
         )
     return tensors

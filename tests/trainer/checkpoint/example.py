@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from tests.support.tiny import LLAMA
-from trainer.checkpoint.folder import SavedCheckpoint
+from trainer.checkpoint.folder import SavedCheckpoint, delete_all_but
 from trainer.checkpoint.load import read_state
-from trainer.checkpoint.save import Contents, save
+from trainer.checkpoint.save import Contents, files_beside, save
 from trainer.model.config import ModelConfig
 from trainer.model.parameters import parameter_shapes
 from trainer.optim.base import AdamState, Parameter
@@ -58,7 +58,15 @@ def state(step: int, unit: FakeUnit) -> dict[str, AdamState]:
 
 def contents(model: Path, step: int, dtype: str = "bfloat16") -> Contents:
     config_json: Mapping = json.loads((model / "config.json").read_bytes())
-    return Contents(model, config_json, dtype, units(), lambda unit: state(step, unit), {"seed": 0}, {"digest": "d"})
+    return Contents(
+        config_json,
+        files_beside(model),
+        dtype,
+        units(),
+        lambda unit: state(step, unit),
+        config={"seed": 0},
+        data={"digest": "d"},
+    )
 
 
 def assert_is(saved: SavedCheckpoint, step: int) -> None:
@@ -75,6 +83,7 @@ def save_forever(model: str, checkpoints: str, step: str) -> None:
     """Save this step and all that follow, and say so; to be killed."""
     number = int(step)
     while True:
-        save(Path(checkpoints), number, contents(Path(model), number), KEEP)
+        save(Path(checkpoints), number, contents(Path(model), number))
+        delete_all_but(Path(checkpoints), KEEP)
         print(number, flush=True)
         number += 1
