@@ -66,94 +66,116 @@ CALLS = {
 
 
 def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
-    """Graph by part of the step. Parts whose function and shapes are the same share one graph."""
-    tokens, sequence = options.micro_batch * options.sequence, options.sequence
-    hidden, mlp, dim, kv_heads = config.hidden, config.intermediate, config.head_dim, config.kv_heads
-    q_width, kv_width = config.q_width, config.kv_width
-    all_heads, all_width = config.heads + 2 * kv_heads, q_width + 2 * kv_width
-    group = config.heads // kv_heads * sequence
-    eps: dict[str, Any] = {"eps": config.eps}
-    heads: dict[str, Any] = {"heads": config.heads, "kv_heads": kv_heads, "sequence": sequence}
-    widths: dict[str, Any] = {"q_width": q_width, "kv_width": kv_width}
+    """Graph by part of the step, in CALLS' order. Parts whose function and shapes are the same share one graph."""
+    layer = _Layer(config, options)
+    found = layer.norms() | layer.attention() | layer.mlp()
+    return {part: found[part] for part in CALLS if part in found}
 
-    def policy(name: str, *shape: int) -> TensorSpec:
-        return TensorSpec(name, options.dtype, shape)
 
-    def wide(name: str, *shape: int) -> TensorSpec:
+class _Layer:
+    """Graphs of a layer of these sizes. T: tokens of a micro-batch."""
+
+    def __init__(self, config: ModelConfig, options: CatalogOptions) -> None:
+        self.config = config
+        self.options = options
+        self.tokens = options.micro_batch * options.sequence
+
+    def policy(self, name: str, *shape: int) -> TensorSpec:
+        return TensorSpec(name, self.options.dtype, shape)
+
+    def wide(self, name: str, *shape: int) -> TensorSpec:
         return TensorSpec(name, FLOAT, shape)
 
-    def linear(out: int, inner: int, *bias: TensorSpec) -> Graph:
-        args = policy("x", tokens, inner), policy("weight", out, inner), *bias
+    def norms(self) -> dict[str, Graph]:
+        hidden, eps = self.config.hidden, {"eps": self.config.eps}
+        x, norm, total = self.policy("x", self.tokens, hidden), self.policy("norm", hidden), self.wide("total", hidden)
+        return {
+            "norm": graph("rms_norm", x, norm, constants=eps, settings=ROWWISE),
+            "norm_backward": graph("norm_backward", total, x, x, norm, x, constants=eps, settings=ROWWISE),
+        }
+
+    def attention(self) -> dict[str, Graph]:
+        """Products of q|k|v and out, and what is between them: a row a token becomes a row a head, and back."""
+        config, hidden = self.config, self.config.hidden
+        width = config.q_width + 2 * config.kv_width
+        bias = self.policy("bias", width)
+        found = {
+            "qkv": self.linear(width, hidden, *([bias] if config.qkv_bias else ())),
+            **self.backward("qkv", width, hidden),
+            **self.heads(),
+            **self.probabilities(),
+            "out": self.linear_residual(config.q_width),
+            **self.backward("out", hidden, config.q_width),
+        }
+        if config.qkv_bias:
+            args = self.wide("total", width), self.policy("dy", self.tokens, width)
+            found["qkv_bias_grad"] = graph("bias_grad", *args, settings=ROWWISE)
+        return found
+
+    def heads(self) -> dict[str, Graph]:
+        config, tokens = self.config, self.tokens
+        rows, dim = tokens * (config.heads + 2 * config.kv_heads), config.head_dim
+        angles = self.wide("cos", rows, dim), self.wide("sin", rows, dim)
+        widths = {"q_width": config.q_width, "kv_width": config.kv_width}
+        kv = (self.policy(name, tokens, config.kv_width) for name in "kv")
+        return {
+            "split": graph("split_heads", self.policy("rows", rows, dim), constants=widths, settings=ROWWISE),
+            "rotate": graph("rotate", self.policy("x", rows, dim), *angles, settings=ROTATION),
+            "join": graph("join_heads", self.policy("q", tokens, config.q_width), *kv, settings=ROWWISE),
+        }
+
+    def probabilities(self) -> dict[str, Graph]:
+        """Heads that share keys are one group, row under row."""
+        config, sequence, dim = self.config, self.options.sequence, self.config.head_dim
+        heads = {"heads": config.heads, "kv_heads": config.kv_heads, "sequence": sequence}
+        group = config.heads // config.kv_heads * sequence
+        q = self.policy("q", self.tokens * config.heads, dim)
+        k, v = (self.policy(name, self.tokens * config.kv_heads, dim) for name in "kv")
+        scores = self.policy("scores", self.options.micro_batch * config.kv_heads, group, sequence)
+        probabilities, dprobabilities = replace(scores, name="probabilities"), replace(scores, name="dprobabilities")
+        weights, rows = replace(scores, name="weights"), replace(q, name="rows")
+        return {
+            "scores": graph("scores", q, k, constants=heads),
+            "softmax": graph("softmax", scores, self.wide("mask", group, sequence), settings=ROWWISE),
+            "attend": graph("attend", probabilities, v, constants=heads),
+            "softmax_backward": graph("softmax_backward", dprobabilities, probabilities, settings=ROWWISE),
+            "attend_backward": graph("attend_backward", weights, rows, constants=heads),
+        }
+
+    def mlp(self) -> dict[str, Graph]:
+        hidden, mlp = self.config.hidden, self.config.intermediate
+        gate_up, product = self.policy("gate_up", self.tokens, 2 * mlp), self.policy("dproduct", self.tokens, mlp)
+        return {
+            "gate_up": self.linear(2 * mlp, hidden),
+            **self.backward("gate_up", 2 * mlp, hidden),
+            "swiglu": graph("swiglu", gate_up, settings=ROWWISE),
+            "swiglu_backward": graph("swiglu_backward", product, gate_up, settings=ROWWISE),
+            "down": self.linear_residual(mlp),
+            **self.backward("down", hidden, mlp),
+        }
+
+    def linear(self, out: int, inner: int, *bias: TensorSpec) -> Graph:
+        """x [T, inner] @ weight [out, inner] transposed"""
+        args = self.policy("x", self.tokens, inner), self.policy("weight", out, inner), *bias
         return graph("linear", *args, label=f"linear{'_bias' if bias else ''}[{out}x{inner}]")
 
-    def linear_residual(inner: int) -> Graph:
-        args = policy("x", tokens, inner), policy("weight", hidden, inner), policy("residual", tokens, hidden)
-        return graph("linear_residual", *args, label=f"linear_residual[{hidden}x{inner}]")
+    def linear_residual(self, inner: int) -> Graph:
+        """The same to [T, hidden], and the residual added."""
+        out = self.config.hidden
+        args = self.policy("x", self.tokens, inner), self.policy("weight", out, inner)
+        residual = self.policy("residual", self.tokens, out)
+        return graph("linear_residual", *args, residual, label=f"linear_residual[{out}x{inner}]")
 
-    def input_grad(out: int, inner: int) -> Graph:
-        args = policy("dy", tokens, out), policy("weight", out, inner)
-        return graph("input_grad", *args, label=f"input_grad[{out}x{inner}]")
-
-    def weight_grad(out: int, inner: int) -> Graph:
-        args = policy("dy", tokens, out), policy("x", tokens, inner)
-        return graph("weight_grad", *args, label=f"weight_grad[{out}x{inner}]")
-
-    def add(out: int, inner: int) -> Graph:
-        args = wide("total", out, inner), wide("grad", out, inner)
-        return graph("add", *args, label=f"add[{out}x{inner}]", settings=ROWWISE)
-
-    x, norm = policy("x", tokens, hidden), policy("norm", hidden)
-    q, k, v = policy("q", tokens * config.heads, dim), *(policy(n, tokens * kv_heads, dim) for n in "kv")
-    all_rows = tokens * all_heads
-    scores = policy("scores", options.micro_batch * kv_heads, group, sequence)
-    probabilities = replace(scores, name="probabilities")
-    gate_up, product = policy("gate_up", tokens, 2 * mlp), policy("dproduct", tokens, mlp)
-    found = {
-        "norm": graph("rms_norm", x, norm, constants=eps, settings=ROWWISE),
-        "qkv": linear(all_width, hidden, *([policy("bias", all_width)] if config.qkv_bias else ())),
-        "rotate": graph(
-            "rotate",
-            *(policy("x", all_rows, dim), wide("cos", all_rows, dim), wide("sin", all_rows, dim)),
-            settings=ROTATION,
-        ),
-        "split": graph("split_heads", policy("rows", all_rows, dim), constants=widths, settings=ROWWISE),
-        "scores": graph("scores", q, k, constants=heads),
-        "softmax": graph("softmax", scores, wide("mask", group, sequence), settings=ROWWISE),
-        "attend": graph("attend", probabilities, v, constants=heads),
-        "out": linear_residual(q_width),
-        "gate_up": linear(2 * mlp, hidden),
-        "swiglu": graph("swiglu", gate_up, settings=ROWWISE),
-        "down": linear_residual(mlp),
-        "down_input_grad": input_grad(hidden, mlp),
-        "swiglu_backward": graph("swiglu_backward", product, gate_up, settings=ROWWISE),
-        "down_grad": weight_grad(hidden, mlp),
-        "down_add": add(hidden, mlp),
-        "gate_up_input_grad": input_grad(2 * mlp, hidden),
-        "gate_up_grad": weight_grad(2 * mlp, hidden),
-        "gate_up_add": add(2 * mlp, hidden),
-        "norm_backward": graph("norm_backward", wide("total", hidden), x, x, norm, x, constants=eps, settings=ROWWISE),
-        "out_input_grad": input_grad(hidden, q_width),
-        "out_grad": weight_grad(hidden, q_width),
-        "out_add": add(hidden, q_width),
-        "softmax_backward": graph(
-            "softmax_backward", replace(scores, name="dprobabilities"), probabilities, settings=ROWWISE
-        ),
-        "attend_backward": graph(
-            "attend_backward", replace(scores, name="weights"), replace(q, name="rows"), constants=heads
-        ),
-        "join": graph(
-            "join_heads",
-            *(policy("q", tokens, q_width), policy("k", tokens, kv_width), policy("v", tokens, kv_width)),
-            settings=ROWWISE,
-        ),
-        "qkv_input_grad": input_grad(all_width, hidden),
-        "qkv_grad": weight_grad(all_width, hidden),
-        "qkv_add": add(all_width, hidden),
-    }
-    if config.qkv_bias:
-        args = wide("total", all_width), policy("dy", tokens, all_width)
-        found["qkv_bias_grad"] = graph("bias_grad", *args, settings=ROWWISE)
-    return found
+    def backward(self, weight: str, out: int, inner: int) -> dict[str, Graph]:
+        """Gradients of the product with a weight [out, inner]: of its input, of the weight, and the sum of those."""
+        dy, x = self.policy("dy", self.tokens, out), self.policy("x", self.tokens, inner)
+        total, grad = self.wide("total", out, inner), self.wide("grad", out, inner)
+        matrix, size = self.policy("weight", out, inner), f"[{out}x{inner}]"
+        return {
+            f"{weight}_input_grad": graph("input_grad", dy, matrix, label=f"input_grad{size}"),
+            f"{weight}_grad": graph("weight_grad", dy, x, label=f"weight_grad{size}"),
+            f"{weight}_add": graph("add", total, grad, label=f"add{size}", settings=ROWWISE),
+        }
 
 
 def graph(

@@ -17,7 +17,7 @@ from trainer.catalogs.head import Chunks, parts
 from trainer.device.base import Buffer, DeviceBackend
 from trainer.host.pages import copy
 from trainer.model.config import ModelConfig
-from trainer.model.layer import Graphs
+from trainer.model.graph_set import GraphSet
 from trainer.model.rope import MASKED
 from trainer.model.row_gradients import RowGradients
 
@@ -59,7 +59,7 @@ class HeadRunner:
         self.chunks = Chunks.of(config.vocab)
         self._dtype: torch.dtype = getattr(torch, options.dtype)
         self._biases: tuple[Buffer, ...] = ()
-        self._graphs = Graphs(backend, parts(config, options))
+        self._graphs = GraphSet(backend, parts(config, options))
 
     def load(self) -> None:
         """Load the head's graphs. Raises MissingGraphsError when the cache lacks one."""

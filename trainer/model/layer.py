@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-
 from graphcache.catalog import CatalogOptions
-from graphcache.graph import Graph
 from trainer.catalogs.layer import parts
-from trainer.device.base import Buffer, DeviceBackend, LoadedGraph
+from trainer.device.base import Buffer, DeviceBackend
 from trainer.model.config import ModelConfig
+from trainer.model.graph_set import GraphSet
 from trainer.model.parameters import (
     DOWN,
     GATE_UP,
@@ -31,50 +29,6 @@ from trainer.model.parameters import (
 from trainer.model.rope import causal_mask, rotate_tables
 
 Weights = Mapping[str, Buffer]
-
-
-class Graphs:
-    """The loaded graphs of a runner by part of the step, and the zeros that vectors' accumulators start from.
-
-    Graphs are pure, so the zeros are shared by every layer and kept for the whole run: one buffer a shape.
-    """
-
-    def __init__(self, backend: DeviceBackend, found: Mapping[str, Graph]) -> None:
-        self.backend = backend
-        self._found = found
-        self._loaded: dict[str, LoadedGraph] = {}
-        self._zeros: dict[tuple[int, ...], Buffer] = {}
-
-    def load(self) -> None:
-        """Load every graph once. Raises MissingGraphsError when the cache lacks one."""
-        by_name: dict[str, LoadedGraph] = {}
-        for part, graph in self._found.items():
-            if graph.name not in by_name:
-                by_name[graph.name] = self.backend.load(graph)
-            self._loaded[part] = by_name[graph.name]
-
-    def call(self, part: str, *args: Buffer) -> tuple[Buffer, ...]:
-        return self.backend.call(self._loaded[part], args)
-
-    def view(self, buffer: Buffer, *shape: int) -> Buffer:
-        """The buffer in another shape, without a copy. Takes it."""
-        (piece,) = self.backend.cut(buffer, [shape])
-        return piece
-
-    def zeros(self, shape: tuple[int, ...]) -> Buffer:
-        """Zeros [shape] float32, not to be freed by the caller."""
-        if shape not in self._zeros:
-            self._zeros[shape] = self.backend.upload(torch.zeros(shape), "zeros")
-        return self._zeros[shape]
-
-    def weight_grad(self, weight: str, total: Buffer | None, dy: Buffer, x: Buffer) -> Buffer:
-        """A weight's gradient added to `total`, which is used up; dy and x are not."""
-        (grad,) = self.call(f"{weight}_grad", dy, x)
-        if total is None:
-            return grad
-        (new,) = self.call(f"{weight}_add", total, grad)
-        self.backend.free(total, grad)
-        return new
 
 
 @dataclass(frozen=True)
@@ -120,7 +74,7 @@ class LayerRunner:
         self.weights: tuple[Weight, ...] = device_weights(self.shapes)
         self._weight_shapes = {weight.name: weight.shape for weight in self.weights}
         self._heads_shape = options.micro_batch * options.sequence, config.q_width + 2 * config.kv_width
-        self._graphs = Graphs(backend, parts(config, options))
+        self._graphs = GraphSet(backend, parts(config, options))
 
     def load(self) -> None:
         """Load the layer's graphs. Raises MissingGraphsError when the cache lacks one."""

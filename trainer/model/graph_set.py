@@ -1,0 +1,54 @@
+"""The graphs that a runner calls, by the part of the step that each one is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from graphcache.graph import Graph
+from trainer.device.base import Buffer, DeviceBackend, LoadedGraph
+
+
+class GraphSet:
+    """The loaded graphs of a runner by part of the step, and the zeros that vectors' accumulators start from.
+
+    Graphs are pure, so the zeros are shared by every layer and kept for the whole run: one buffer a shape.
+    """
+
+    def __init__(self, backend: DeviceBackend, found: Mapping[str, Graph]) -> None:
+        self.backend = backend
+        self._found = found
+        self._loaded: dict[str, LoadedGraph] = {}
+        self._zeros: dict[tuple[int, ...], Buffer] = {}
+
+    def load(self) -> None:
+        """Load every graph once. Raises MissingGraphsError when the cache lacks one."""
+        by_name: dict[str, LoadedGraph] = {}
+        for part, graph in self._found.items():
+            if graph.name not in by_name:
+                by_name[graph.name] = self.backend.load(graph)
+            self._loaded[part] = by_name[graph.name]
+
+    def call(self, part: str, *args: Buffer) -> tuple[Buffer, ...]:
+        return self.backend.call(self._loaded[part], args)
+
+    def view(self, buffer: Buffer, *shape: int) -> Buffer:
+        """The buffer in another shape, without a copy. Takes it."""
+        (piece,) = self.backend.cut(buffer, [shape])
+        return piece
+
+    def zeros(self, shape: tuple[int, ...]) -> Buffer:
+        """Zeros [shape] float32, not to be freed by the caller."""
+        if shape not in self._zeros:
+            self._zeros[shape] = self.backend.upload(torch.zeros(shape), "zeros")
+        return self._zeros[shape]
+
+    def weight_grad(self, weight: str, total: Buffer | None, dy: Buffer, x: Buffer) -> Buffer:
+        """A weight's gradient added to `total`, which is used up; dy and x are not."""
+        (grad,) = self.call(f"{weight}_grad", dy, x)
+        if total is None:
+            return grad
+        (new,) = self.call(f"{weight}_add", total, grad)
+        self.backend.free(total, grad)
+        return new
