@@ -61,19 +61,27 @@ class ChatTemplate:
             )
         try:
             return self._template.render(messages=messages, add_generation_prompt=prompt, **self._variables)
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        except jinja2.TemplateError as error:
             raise ChatTemplateError(f"the chat template refuses the conversation: {error}") from error
+        except Exception as error:  # it is a program of its own, and may fail as any program
+            raise ChatTemplateError(f"the chat template fails: {type(error).__name__}: {error}") from error
 
 
 def read_template(model: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
-    """The template's source: chat_template.jinja beside the weights, else what tokenizer_config.json holds."""
+    """The template's source: chat_template.jinja beside the weights, else what tokenizer_config.json holds.
+
+    None without either. Raises ChatTemplateError when the file cannot be read.
+    """
+    path = model / "chat_template.jinja"
     try:
-        return (model / "chat_template.jinja").read_text("utf-8")
+        return path.read_text("utf-8")
     except FileNotFoundError:
         pass
+    except (OSError, ValueError) as error:
+        raise ChatTemplateError(f"{path} cannot be read as UTF-8: {error}") from error
     found = tokenizer_config.get("chat_template")
     if isinstance(found, list):  # several by name
-        found = next((t.get("template") for t in found if t.get("name") == "default"), None)
+        found = next((t.get("template") for t in found if isinstance(t, dict) and t.get("name") == "default"), None)
     return found if isinstance(found, str) else None
 
 
@@ -99,6 +107,8 @@ def _compiled(source: str) -> jinja2.Template:
         return environment.from_string(source)
     except jinja2.TemplateSyntaxError as error:
         raise ChatTemplateError(f"the chat template has a fault in line {error.lineno}: {error.message}") from error
+    except Exception as error:  # blocks in blocks without end: too deep for jinja, or for Python
+        raise ChatTemplateError(f"the chat template is no program: {type(error).__name__}: {error}") from error
 
 
 def _refuse(message: str) -> None:

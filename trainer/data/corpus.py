@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphcache.digest import json_sha256
 from trainer.data.documents import DataError, read_documents
 from trainer.data.tokenize import ModelTokenizer, Tokens
 
@@ -46,7 +46,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What a run reports of its data; `digest` covers the file, the tokenizer and the chat template."""
+    """What a run reports of its data.
+
+    digest:                   SHA-256 of all tokens and which of them count
+    documents:                that hold a token; empty_documents: that hold none and are left out
+    tokens:                   of all documents; label_tokens: of these, what one pass predicts and counts
+    sequences:                of one pass; sequences_without_labels: in which nothing counts, left out
+    """
 
     digest: str
     documents: int
@@ -63,7 +69,7 @@ class DataFacts:
 class Corpus:
     """The packed data of one run."""
 
-    def __init__(self, documents: Iterable[Tokens], seq: int, digest: str) -> None:
+    def __init__(self, documents: Iterable[Tokens], seq: int) -> None:
         """Raises DataError when there is no token to learn from."""
         kept, empty = _split_empty(documents)
         self._seq = seq
@@ -77,11 +83,11 @@ class Corpus:
         self._sequences = np.flatnonzero(labels)
         if not len(self._sequences):
             raise DataError(
-                f"no token counts in the loss: {len(kept)} documents, {len(self._ids)} tokens",
+                f"no token counts in the loss: {len(kept)} documents, {empty} empty ones, {len(self._ids)} tokens",
                 hint="a document needs two tokens; of a chat the assistant's count, of a prompt its completion",
             )
         self.facts = DataFacts(
-            digest=digest,
+            digest=_digest(self._ids, self._counts),
             documents=len(kept),
             empty_documents=empty,
             tokens=len(self._ids),
@@ -155,12 +161,19 @@ def _joined(parts: list[np.ndarray], dtype: Any) -> np.ndarray:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
 
 
+def _digest(ids: np.ndarray, counts: np.ndarray) -> str:
+    """Of what is trained on, so that whatever made it differ shows: file, tokenizer, template, or this program."""
+    digest = hashlib.sha256(ids.astype("<i4", copy=False))
+    digest.update(counts)
+    return digest.hexdigest()
+
+
 def read_corpus(path: Path, seq: int, tokenizer: ModelTokenizer) -> Corpus:
     """A data file, tokenized and packed. Raises DataError."""
     try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        # Asked before it is opened, which alone would wait for the writer of a pipe; --resume reads it again.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise DataError(f"{path} is not a regular file", hint="write what comes from a pipe to a file first")
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}", hint="--data names one file") from error
-    documents = tokenizer.tokens(read_documents(path, tokenizer.template))
-    return Corpus(documents, seq, json_sha256({"file": digest, "tokenizer": tokenizer.digest}))
+    return Corpus(tokenizer.tokens(read_documents(path, tokenizer.template)), seq)

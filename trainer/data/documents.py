@@ -1,7 +1,8 @@
 """The documents of a data file: plain text, or JSONL with `text`, `messages` or `prompt` and `completion`.
 
 Plain text is one document. In JSONL every line is one; blank lines are skipped, keys that are not named here are not
-read. Every error names the line.
+read. A file is JSONL by the end of its name, `.json` too: JSON is never trained on as plain text. Every error names the
+line.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 from graphcache.errors import GraphcacheError
 from trainer.data.chat import ChatTemplate
 
-JSONL_SUFFIXES = (".jsonl", ".ndjson")
+JSONL_SUFFIXES = (".json", ".jsonl", ".ndjson")
+_ONE_A_LINE = f"each line of a {', '.join(JSONL_SUFFIXES)} file is one JSON object"
 
 
 class DataError(GraphcacheError):
@@ -77,9 +79,11 @@ def _record(where: str, line: int, raw: bytes, template: ChatTemplate) -> Docume
     try:
         record = json.loads(raw.decode("utf-8-sig"))
     except ValueError as error:
-        raise DataError(f"{where}: not JSON in UTF-8: {error}") from error
+        raise DataError(f"{where}: not JSON in UTF-8: {error}", hint=_ONE_A_LINE) from error
+    except RecursionError as error:
+        raise DataError(f"{where}: JSON that is nested too deeply to be read") from error
     if not isinstance(record, dict):
-        raise DataError(f"{where}: a JSON {type(record).__name__}, not an object")
+        raise DataError(f"{where}: a JSON {type(record).__name__}, not an object", hint=_ONE_A_LINE)
     kinds = [kind for kind in ("text", "messages", "prompt") if kind in record]
     if len(kinds) != 1:
         raise DataError(
@@ -116,11 +120,28 @@ def _encodable(where: str, text: str) -> str:
 def _rendered(where: str, messages: Any, template: ChatTemplate) -> tuple[str, tuple[tuple[int, int], ...]]:
     if not isinstance(messages, list) or not messages:
         raise DataError(f"{where}: messages is not a list of at least one message")
-    for i, message in enumerate(messages):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
-            raise DataError(f"{where}: message {i} is not an object with a role and a content")
+    messages = [_message(f"{where}: message {i}", message) for i, message in enumerate(messages)]
     try:
         text, spans = template.render(messages)
     except GraphcacheError as error:
         raise DataError(f"{where}: {error.message}", hint=error.hint) from error
     return _encodable(where, text), spans
+
+
+def _message(where: str, message: Any) -> dict[str, Any]:
+    """The message with its content as text: a template would write anything else as Python shows it."""
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
+        raise DataError(f"{where} is not an object with a role and a content")
+    content = message["content"]
+    if isinstance(content, list) and content and all(_is_text_part(part) for part in content):
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str):
+        raise DataError(
+            f"{where} has a {type(content).__name__} for its content, not text",
+            hint='content is text, or a list of {"type": "text", "text": "..."}',
+        )
+    return {**message, "content": content}
+
+
+def _is_text_part(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)

@@ -7,6 +7,7 @@ arithmetic and is not covered is an error that names the setting, never ignored.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -133,7 +134,7 @@ def _number(config: Mapping[str, Any], name: str, default: float | None = None) 
         value = default
     if value is None:
         raise ModelConfigError(f"config.json has no {name}")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
         raise ModelConfigError(f"{name} is {value!r}: not a positive number")
     return float(value)
 
@@ -160,7 +161,10 @@ def _refuse_other_arithmetic(config: Mapping[str, Any]) -> None:
                 f"{name} is {value!r} in config.json",
                 hint=f"this trainer covers {name} = {covered[-1]!r} only",
             )
-    other = sorted({str(kind) for kind in config.get("layer_types") or () if kind != "full_attention"})
+    kinds = config.get("layer_types") or []
+    if not isinstance(kinds, list):
+        raise ModelConfigError(f"layer_types is {kinds!r}: not a list")
+    other = sorted({str(kind) for kind in kinds if kind != "full_attention"})
     if other:
         raise UnsupportedModelError(f"layer_types has {', '.join(other)}", hint="only full_attention is covered")
 

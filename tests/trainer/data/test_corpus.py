@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+import os
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -7,10 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.tiny import byte_tokenizer
+from tests.support.tiny import SPECIAL, byte_tokenizer
 from trainer.data.corpus import IGNORED, Corpus, read_corpus
 from trainer.data.documents import DataError
 from trainer.data.tokenize import Tokens, read_tokenizer
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    byte_tokenizer().save(str(model / "tokenizer.json"))
+    (model / "tokenizer_config.json").write_text(json.dumps({"eos_token": SPECIAL[0]}))
+    return read_tokenizer(model)
 
 
 def corpus(*counts, seq=4):
@@ -20,7 +32,7 @@ def corpus(*counts, seq=4):
         ids = np.arange(next_id, next_id + len(flags), dtype=np.int32)
         documents.append(Tokens(line, ids, np.asarray(flags, dtype=bool)))
         next_id += len(flags)
-    return Corpus(documents, seq, "digest")
+    return Corpus(documents, seq)
 
 
 def predicted(found, *, seed=0, micro_batch=2, accum=2, epoch=0):
@@ -120,12 +132,57 @@ def test_a_token_without_a_row_is_an_error():
         found.check_vocabulary(11)
 
 
-def test_the_digest_is_of_file_and_tokenizer(tmp_path):
-    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    tokenizer = read_tokenizer(tmp_path)
+def test_the_numbers_of_a_file_say_what_was_left_out(tmp_path, tokenizer):
+    lines = [{"text": "abc"}, {"text": ""}, {"prompt": "a prompt of many sequences", "completion": "d"}]
+    path = tmp_path / "data.jsonl"
+    path.write_text("\n\n".join(json.dumps(line) for line in lines))
+    facts = read_corpus(path, 4, tokenizer).facts.as_json()
+    assert facts.pop("digest")
+    assert facts == {
+        "documents": 2,
+        "empty_documents": 1,
+        "tokens": 4 + 28,
+        "label_tokens": 3 + 2,
+        "sequences": 2,
+        "sequences_without_labels": 6,
+    }
+
+
+def test_data_without_anything_says_how_many_documents_are_empty(tmp_path, tokenizer):
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"text": ""}\n{"text": ""}\n')
+    with pytest.raises(DataError, match="0 documents, 2 empty ones, 0 tokens"):
+        read_corpus(path, 4, tokenizer)
+
+
+def test_a_pipe_is_refused_before_it_is_opened(tmp_path, tokenizer):
+    os.mkfifo(tmp_path / "data.jsonl")  # opening it would wait for a writer
+    with pytest.raises(DataError, match="not a regular file"):
+        read_corpus(tmp_path / "data.jsonl", 4, tokenizer)
+    with pytest.raises(DataError, match="not a regular file"):
+        read_corpus(tmp_path, 4, tokenizer)
+    with pytest.raises(DataError, match=r"no\.jsonl cannot be read"):
+        read_corpus(tmp_path / "no.jsonl", 4, tokenizer)
+
+
+def test_a_link_to_a_file_is_read(tmp_path, tokenizer):
+    (tmp_path / "there.txt").write_text("some text")
+    (tmp_path / "data.txt").symlink_to(tmp_path / "there.txt")
+    assert read_corpus(tmp_path / "data.txt", 4, tokenizer).facts.documents == 1
+
+
+def test_the_digest_is_of_tokens_and_what_counts():
+    first = corpus([1, 1, 0, 1], [1, 1]).facts.digest
+    assert corpus([1, 1, 0, 1], [1, 1], seq=8).facts.digest == first
+    assert corpus([1, 1, 1, 1], [1, 1]).facts.digest != first
+    assert corpus([1, 1, 0, 1], [1, 1, 1]).facts.digest != first
+
+
+def test_other_files_and_tokenizers_have_other_digests(tmp_path, tokenizer):
     path = tmp_path / "data.txt"
     path.write_text("some text")
     first = read_corpus(path, 4, tokenizer).facts.digest
-    assert read_corpus(path, 8, tokenizer).facts.digest == first
     path.write_text("some texts")
     assert read_corpus(path, 4, tokenizer).facts.digest != first
+    path.write_text("some text")
+    assert read_corpus(path, 4, replace(tokenizer, end_of_text=1)).facts.digest != first

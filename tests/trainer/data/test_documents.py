@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.tiny import SPECIAL, TEMPLATE
-from trainer.data.chat import ChatTemplate, ChatTemplateError
+from trainer.data.chat import ChatTemplate, ChatTemplateError, read_template
 from trainer.data.documents import DataError, read_documents
 
 CHAT = ChatTemplate(TEMPLATE, {"eos_token": SPECIAL[0]})
@@ -31,6 +31,15 @@ def test_a_line_of_jsonl_is_a_document_and_blank_lines_are_none(tmp_path):
     assert [(d.line, d.text) for d in found] == [(1, "a"), (4, "b")]
 
 
+@pytest.mark.parametrize("name", ["data.json", "data.ndjson", "DATA.JSONL"])
+def test_a_json_file_is_read_by_lines_and_never_as_plain_text(tmp_path, name):
+    assert [d.text for d in documents(tmp_path, '{"text": "a"}\n{"text": "b"}\n', name)] == ["a", "b"]
+    for whole in ('[{"text": "a"}]', '[\n  {"text": "a"}\n]'):
+        with pytest.raises(DataError, match=rf"{name}:1: ") as raised:
+            documents(tmp_path, whole, name)
+        assert "each line" in raised.value.hint
+
+
 def test_only_the_completion_counts(tmp_path):
     (document,) = documents(tmp_path, '{"prompt": "2+2=", "completion": "4"}')
     assert (document.text, answers(document)) == ("2+2=4", ["4"])
@@ -43,6 +52,32 @@ def test_only_the_assistants_turns_count(tmp_path):
     assert document.complete
     assert answers(document) == ["a1<|end|>\n", "a2<|end|>\n"]
     assert document.text.count("<|turn|>") == 5
+
+
+def test_parts_of_text_are_joined(tmp_path):
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": " two"}]
+    messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts}]
+    (document,) = documents(tmp_path, json.dumps({"messages": messages}))
+    assert document.text == "<|turn|>user\none two<|end|>\n<|turn|>assistant\none two<|end|>\n"
+    assert answers(document) == ["one two<|end|>\n"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        5,
+        [],
+        {"type": "text", "text": "a"},
+        ["a"],
+        [{"type": "text", "text": None}],
+        [{"type": "image", "text": ""}],
+    ],
+)
+def test_a_content_that_is_not_text_is_refused(tmp_path, content):
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": content}]
+    with pytest.raises(DataError, match=rf"data\.jsonl:1: message 1 has a {type(content).__name__} for its content"):
+        documents(tmp_path, json.dumps({"messages": messages}))
 
 
 def test_generation_marks_in_a_template_change_nothing():
@@ -68,6 +103,37 @@ def test_a_template_cannot_reach_out_of_its_sandbox():
         ChatTemplate("{{ ''.__class__.__mro__ }}", {}).render([{"role": "user", "content": ""}])
 
 
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{% for i in range(10 ** 7) %}{% endfor %}", "OverflowError"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+        ("{{ messages + 1 }}", "TypeError"),
+    ],
+)
+def test_a_template_may_fail_in_any_way(source, fault):
+    with pytest.raises(ChatTemplateError, match=fault):
+        ChatTemplate(source, {}).render([{"role": "user", "content": ""}])
+
+
+@pytest.mark.parametrize("source", ["{{" + "(" * 10**4, "{% for i in 'ab' %}" * 30 + "{% endfor %}" * 30])
+def test_a_template_that_is_nested_too_deeply_is_an_error(source):
+    with pytest.raises(ChatTemplateError, match="no program"):
+        ChatTemplate(source, {})
+
+
+def test_a_template_that_is_not_utf8_is_named(tmp_path):
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ChatTemplateError, match=r"chat_template\.jinja cannot be read as UTF-8"):
+        read_template(tmp_path, {})
+
+
+@pytest.mark.parametrize("listed", [["x"], [{"name": "tools", "template": "x"}], [{"name": "default"}]])
+def test_a_list_without_a_default_template_has_none(tmp_path, listed):
+    assert read_template(tmp_path, {"chat_template": listed}) is None
+
+
 def test_a_broken_template_names_its_line():
     with pytest.raises(ChatTemplateError, match="line 2"):
         ChatTemplate("\n{% if %}", {})
@@ -78,6 +144,7 @@ def test_a_broken_template_names_its_line():
     [
         ("{", "not JSON"),
         (b"\xff{}", "not JSON"),
+        ('{"text": ' + "[" * 10**5 + "]" * 10**5 + "}", "nested too deeply"),
         ("[]", "a JSON list, not an object"),
         ("{}", "none of text, messages, prompt"),
         ('{"text": "a", "messages": []}', "has text and messages"),
