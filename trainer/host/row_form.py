@@ -27,26 +27,32 @@ def threads_are_there() -> bool:
 
 
 class RowForm:
-    """To be called with contiguous tensors of the shapes that the graph was traced with."""
+    """To be called with contiguous tensors of the shapes and dtypes that the graph was traced with."""
 
     def __init__(self, results: Sequence[Value | ColumnSum]) -> None:
-        """results: what the graph returned when it was called with `Input`s"""
+        """results: what the graph returned when it was called with `Input`s. Raises NotTracedError."""
         self._results = results
         outputs = [result.rows if isinstance(result, ColumnSum) else result for result in results]
         self._stored = [output for output in outputs if not isinstance(output, Input)]
         inputs = [value for value in everything_under(self._stored) if isinstance(value, Input)]
         self._sources = [value.source for value in inputs]
+        passed_on = [part for result in results for part in _parts(result) if isinstance(part, Input)]
+        self._expected = {value.source: (value.given_shape, value.dtype) for value in (*inputs, *passed_on)}
         code = RowCode(inputs, self._stored)
         self._rows = code.row_count
         self._engine = compile_ir(code.text(), optimize=True)  # owns the code's memory
         self._function = ctypes.c_void_p(self._engine.get_function_address("team"))
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Raises ValueError for tensors of which the code would read or write other memory."""
         given: dict[Any, Tensor] = dict(enumerate(tensors))
-        given |= {s: tensors[s[0]] @ tensors[s[1]].t() for s in self._sources if isinstance(s, tuple)}
-        stored = [empty(value.true_shape, value.dtype) for value in self._stored]
+        given |= {s: tensors[s[0]] @ tensors[s[1]].t() for s in self._expected if isinstance(s, tuple)}
+        for source, (shape, dtype) in self._expected.items():
+            array = given[source]
+            if array.shape != shape or array.dtype != dtype or not array.is_contiguous() or not array.is_cpu:
+                raise ValueError(f"argument {source} is {_described(array)}: traced was {dtype} {shape}, row-major")
+        stored = [empty(value.shape, value.dtype) for value in self._stored]
         arrays = [*(given[source] for source in self._sources), *stored]
-        assert all(array.is_contiguous() for array in arrays)
         share = max(1, self._rows // (SHARES * torch.get_num_threads()))
         data = (ctypes.c_uint64 * (3 + len(arrays)))(0, share, self._rows, *(array.data_ptr() for array in arrays))
         _team()(self._function, data, 0, 0)
@@ -54,14 +60,22 @@ class RowForm:
         return tuple(_result(result, given, following) for result in self._results)
 
 
+def _parts(result: Value | ColumnSum) -> Sequence[Value | None]:
+    return (result.rows, result.total) if isinstance(result, ColumnSum) else (result,)
+
+
 def _result(result: Value | ColumnSum, given: Mapping[Any, Tensor], stored: Iterator[Tensor]) -> Tensor:
     match result:
         case Input():
-            return given[result.source]
+            return given[result.source].view(result.shape)
         case ColumnSum():
-            assert isinstance(result.total, Input)
-            return given[result.total.source] + next(stored).sum(0)
+            total = _result(result.rows, given, stored).sum(0)
+            return total if result.total is None else _result(result.total, given, stored) + total
     return next(stored)
+
+
+def _described(array: Tensor) -> str:
+    return f"{array.dtype} {tuple(array.shape)} with strides {array.stride()} on {array.device}"
 
 
 @cache

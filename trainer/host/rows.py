@@ -6,14 +6,16 @@ written down where it is used; LLVM's passes hoist and share.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 
 import torch
 
 from trainer.host.lanes import ELEMENT, FLOAT, Block, Lanes, intrinsics, loop
 from trainer.host.passes import Pass, passes, powers
-from trainer.host.trace import Applied, Constant, Input, Joined, Reduced, Sliced, Value
+from trainer.host.trace import Applied, Constant, Input, Joined, NotTracedError, Reduced, Sliced, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +37,27 @@ class Kept:
 
 
 class RowCode:
-    """IR of one graph. Its arrays are the inputs, then the outputs; rows of an input with fewer of them come again."""
+    """IR of one graph. Its arrays are the inputs, then the outputs; rows of an input with fewer of them come again.
+
+    Row r of rms_norm with 1000 columns, say, by the labels of the IR:
+
+        enter0:   part0, part1 = 32 zeros, 8 zeros
+        p0c0x:    for i = 0, 32, ... 960:  part0 += x[r, i:i+32] squared
+        p0c992x:  for i = 992:             part1 += x[r, i:i+8] squared
+        p1c0x:    for i = 0, 32, ... 960:  out[r, i:i+32] = x[r, i:i+32] * rsqrt(all parts / 1000 + eps) * norm[i:i+32]
+        p1c992x:  for i = 992:             the same for 8 columns
+    """
 
     def __init__(self, inputs: Sequence[Input], outputs: Sequence[Value]) -> None:
-        (self.row_count,) = {output.rows for output in outputs}
+        """Raises NotTracedError unless row r of each output is made of row r of each input, modulo its rows."""
+        outers = {output.outer for output in outputs}
+        if len(outers) != 1:
+            raise NotTracedError(f"results with rows of {sorted(outers)}: one kind is needed")
+        (outer,) = outers
+        for value in inputs:
+            if not _come_again(value.outer, outer):
+                raise NotTracedError(f"an argument {value.shape} along rows of {outer}")
+        self.row_count = math.prod(outer)
         self.inputs = inputs
         self.arrays: list[Value] = [*inputs, *outputs]
         self.numbers = {value: number for number, value in enumerate(self.arrays)}
@@ -54,58 +73,36 @@ class RowCode:
         rows, then an address for each array
         """
         loops = [part for number, one in enumerate(self.passes) for part in self._loops(number, one)]
-        places = ["rowbody", *(block.prefix for block, _, _ in loops), "rowend"]
-        bodies = "".join(
-            loop(block, str(begin), entered, str(end), following)
-            for (block, begin, end), entered, following in zip(loops, places, places[2:], strict=False)
-        )
-        numbers = range(len(self.arrays))
-        return f"""
-{intrinsics(*sorted({1, *(block.lanes for block, _, _ in loops)}))}
+        declarations = intrinsics(*sorted({1, *(block.lanes for block, _, _ in loops)}))
+        return "\n".join((declarations, self._rows(loops), _team(len(self.arrays))))
 
-define internal void @rows({", ".join(f"ptr noalias %array{n}" for n in numbers)}, i64 %first, i64 %end) nounwind {{
+    def _rows(self, loops: Sequence[tuple[Block, int, int]]) -> str:
+        """`rows(array0, ..., first, end)`: the loops of each of these rows."""
+        bodies = "".join(
+            f"  br label %{block.prefix}\n{loop(block, str(begin), f'enter{number}', str(end), f'enter{number + 1}')}"
+            f"enter{number + 1}:\n"
+            for number, (block, begin, end) in enumerate(loops)
+        )
+        return f"""
+define internal void @rows({_arrays(len(self.arrays), "ptr noalias")}, i64 %first, i64 %end) nounwind {{
 entry:
 {self._stack()}
   br label %row
 row:
   %r = phi i64 [ %first, %entry ], [ %rnext, %rowend ]
   %rmore = icmp ult i64 %r, %end
-  br i1 %rmore, label %rowbody, label %done
-rowbody:
+  br i1 %rmore, label %enter0, label %done
+enter0:
 {self._row_begin()}
-  br label %{places[1]}
 {bodies}
+  br label %rowend
 rowend:
 {self._row_end()}
   %rnext = add i64 %r, 1
   br label %row
 done:
   ret void
-}}
-
-define void @team(ptr %data) nounwind {{
-entry:
-  %atshare = getelementptr i64, ptr %data, i64 1
-  %share = load i64, ptr %atshare, align 8
-  %atrows = getelementptr i64, ptr %data, i64 2
-  %rows = load i64, ptr %atrows, align 8
-{_lines(f"%at{n} = getelementptr i64, ptr %data, i64 {n + 3}" for n in numbers)}
-{_lines(f"%array{n} = load ptr, ptr %at{n}, align 8" for n in numbers)}
-  br label %take
-take:
-  %first = atomicrmw add ptr %data, i64 %share monotonic, align 8
-  %more = icmp ult i64 %first, %rows
-  br i1 %more, label %taken, label %done
-taken:
-  %after = add i64 %first, %share
-  %short = icmp ult i64 %rows, %after
-  %end = select i1 %short, i64 %rows, i64 %after
-  call void @rows({", ".join(f"ptr %array{n}" for n in numbers)}, i64 %first, i64 %end)
-  br label %take
-done:
-  ret void
-}}
-"""
+}}"""
 
     def _kept_powers(self) -> dict[Value, Kept]:
         """Exponentials that a loop later than the first one which computes the whole row needs again."""
@@ -216,14 +213,13 @@ class Body:
         return result
 
     def _piece(self, value: Joined, offset: int) -> Lanes:
-        """Of the piece that the loop is in; `Pass.segments` cuts loops where pieces meet."""
-        assert self._begin is not None
-        end = 0
+        """Of the piece that the loop is in; `Pass.segments` cuts loops where pieces meet. Or of one column's."""
+        column, end = (self._begin or 0) + offset, 0
         for piece in value.pieces:
             begin, end = end, end + piece.columns
-            if self._begin + offset < end:
+            if column < end:
                 return self.at(piece, offset - begin)
-        raise AssertionError(f"column {self._begin + offset} of {end}")
+        raise AssertionError(f"column {column} of {end}")
 
     def _reduced(self, value: Reduced) -> Lanes:
         block, total = self.block, None
@@ -250,6 +246,44 @@ class Body:
         column = "0" if self._begin is None else f"%{self.block.prefix}i"
         shifted = self.block.emit(f"add i64 {column}, {offset}")
         return self.block.emit(f"getelementptr {ELEMENT[dtype]}, ptr {row}, i64 {shifted}")
+
+
+def _team(arrays: int) -> str:
+    """`team(data)`: takes rows until none are left."""
+    numbers = range(arrays)
+    return f"""
+define void @team(ptr %data) nounwind {{
+entry:
+  %atshare = getelementptr i64, ptr %data, i64 1
+  %share = load i64, ptr %atshare, align 8
+  %atrows = getelementptr i64, ptr %data, i64 2
+  %rows = load i64, ptr %atrows, align 8
+{_lines(f"%at{n} = getelementptr i64, ptr %data, i64 {n + 3}" for n in numbers)}
+{_lines(f"%array{n} = load ptr, ptr %at{n}, align 8" for n in numbers)}
+  br label %take
+take:
+  %first = atomicrmw add ptr %data, i64 %share monotonic, align 8
+  %more = icmp ult i64 %first, %rows
+  br i1 %more, label %taken, label %done
+taken:
+  %after = add i64 %first, %share
+  %short = icmp ult i64 %rows, %after
+  %end = select i1 %short, i64 %rows, i64 %after
+  call void @rows({_arrays(arrays, "ptr")}, i64 %first, i64 %end)
+  br label %take
+done:
+  ret void
+}}"""
+
+
+def _come_again(outer: Sequence[int], whole: Sequence[int]) -> bool:
+    """Whether row r of `whole` is, as dimensions are broadcast, row r modulo their number of `outer`."""
+    own = tuple(dropwhile(lambda size: size == 1, outer))
+    return own == tuple(whole)[len(whole) - len(own) :]
+
+
+def _arrays(count: int, kind: str) -> str:
+    return ", ".join(f"{kind} %array{n}" for n in range(count))
 
 
 def _lines(lines: Iterable[str]) -> str:

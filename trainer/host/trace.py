@@ -2,7 +2,10 @@
 
 A row is what a tensor's last dimension runs over; all dimensions before it are counted as one. A value here is one of:
 an input, a constant, an operation on single elements, a sum or maximum over a row, a range of columns, ranges side by
-side. Shapes broadcast as torch's do.
+side. Shapes broadcast as torch's do, and dtypes are promoted as torch does it.
+
+What is not modelled is an error and never something else: NotTracedError, or Python's own where there is no such
+operator or method.
 """
 
 from __future__ import annotations
@@ -16,32 +19,37 @@ import torch
 from numpy import broadcast_shapes
 
 from trainer.host.exponential import exp
-from trainer.host.lanes import FLOAT, Lanes
+from trainer.host.lanes import BFLOAT, ELEMENT, FLOAT, Lanes
+
+
+class NotTracedError(NotImplementedError):
+    """What a graph does has no form over rows here. Of a graph in `forms.ROWWISE` a mistake of ours."""
 
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """`shape` is a tensor's, but that the last dimension of a reduced row is kept as 1 when `squeezed`."""
+    """`shape` is a tensor's. squeezed: one number a row, and the shape lacks the last dimension, of size 1."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     squeezed: bool = field(default=False, kw_only=True)
 
     @property
-    def true_shape(self) -> tuple[int, ...]:
-        return self.shape[:-1] if self.squeezed else self.shape
+    def outer(self) -> tuple[int, ...]:
+        """The dimensions before the columns."""
+        return self.shape if self.squeezed else self.shape[:-1]
 
     @property
     def columns(self) -> int:
-        return self.shape[-1]
+        return 1 if self.squeezed else self.shape[-1]
 
     @property
     def rows(self) -> int:
-        return math.prod(self.shape[:-1])
+        return math.prod(self.outer)
 
     def __add__(self, other: Any) -> Any:
         if isinstance(other, ColumnSum):
-            return replace(other, total=self)
+            return other.after(self)
         return self._binary(Lanes.__add__, other)
 
     def __radd__(self, other: float) -> Value:
@@ -59,13 +67,15 @@ class Value:
     def to(self, dtype: torch.dtype) -> Value:
         if dtype == self.dtype:
             return self
+        if dtype not in ELEMENT:
+            raise NotTracedError(f"to({dtype})")
         return Applied(self.shape, dtype, lambda x: x.to(dtype), (self,), squeezed=self.squeezed)
 
-    def amax(self, dim: int) -> Value:
-        return self._reduced(MAXIMUM, dim, keepdim=False)
+    def amax(self, dim: int, keepdim: bool = False) -> Value:
+        return self._reduced(MAXIMUM, dim, keepdim=keepdim)
 
     def sum(self, dim: int, keepdim: bool = False) -> Any:
-        if dim == 0:
+        if dim == 0 and not keepdim:
             return ColumnSum(self)
         return self._reduced(SUM, dim, keepdim=keepdim)
 
@@ -73,38 +83,56 @@ class Value:
         return self._reduced(SUM, dim, keepdim=keepdim)._binary(Lanes.__truediv__, self.columns)
 
     def chunk(self, count: int, dim: int) -> tuple[Value, ...]:
-        assert dim == len(self.shape) - 1
-        width = self.columns // count
-        return tuple(self[..., i * width : (i + 1) * width] for i in range(count))
+        """The last one has fewer columns, or there are fewer chunks, where `count` does not divide the columns."""
+        if not self._is_columns(dim):
+            raise NotTracedError(f"chunk of {self.shape} along dimension {dim}")
+        width = -(-self.columns // count)
+        return tuple(self[..., begin : begin + width] for begin in range(0, self.columns, width))
 
-    def __getitem__(self, key: tuple[Any, Any]) -> Value:
+    def __getitem__(self, key: Any) -> Value:
         """`[:, None]` of one number a row, or a range of columns."""
-        _, columns = key
-        if columns is None:
-            return self._as_column()
-        begin, end, _ = columns.indices(self.columns)
-        return Sliced((*self.shape[:-1], end - begin), self.dtype, self, begin)
+        match key:
+            case (slice() as rows, None) if rows == slice(None) and len(self.shape) == 1:
+                return self._as_column()
+            case (rows, slice(step=None | 1) as columns) if self._is_every_row(rows):
+                begin, end, _ = columns.indices(self.columns)
+                if begin < end:
+                    return Sliced((*self.outer, end - begin), self.dtype, self, begin)
+        raise NotTracedError(f"{key} of {self.shape}")
+
+    def _is_columns(self, dim: int) -> bool:
+        return not self.squeezed and dim in (-1, len(self.shape) - 1)
+
+    def _is_every_row(self, key: Any) -> bool:
+        return not self.squeezed and (key is ... or (key == slice(None) and len(self.shape) == 2))
 
     def _as_column(self) -> Value:
-        assert self.squeezed
-        return replace(self, squeezed=False)
+        if not self.squeezed:
+            raise NotTracedError(f"[:, None] of {self.shape}, which is one row")
+        return replace(self, shape=(*self.shape, 1), squeezed=False)
 
     def _binary(self, function: Callable[[Lanes, Lanes], Lanes], other: Value | float) -> Value:
         """Elementwise, in float32: of bfloat16 numbers the result is rounded once, as torch does it."""
         other = other if isinstance(other, Value) else _constant(other)
-        if self.dtype != FLOAT:
-            return self.to(FLOAT)._binary(function, other.to(FLOAT)).to(self.dtype)
-        assert other.dtype == FLOAT
+        tensors = [value for value in (self, other) if not isinstance(value, Constant)]
+        if len({value.squeezed for value in tensors}) > 1:
+            # torch would lay the numbers of a squeezed value along the other's columns.
+            raise NotTracedError(f"arithmetic of {self.shape} and {other.shape}, of which one is one number a row")
         shape = broadcast_shapes(self.shape, other.shape)
-        return Applied(shape, FLOAT, function, (self, other), squeezed=self.squeezed)
+        numbers = self.to(FLOAT), other.to(FLOAT)
+        result = Applied(shape, FLOAT, function, numbers, squeezed=tensors[0].squeezed)
+        return result.to(BFLOAT if all(value.dtype == BFLOAT for value in tensors) else FLOAT)
 
     def _reduced(self, kind: Reduction, dim: int, *, keepdim: bool) -> Value:
-        assert dim == -1
-        assert self.dtype == FLOAT
-        return Reduced((*self.shape[:-1], 1), FLOAT, self, kind, squeezed=not keepdim)
+        # A sum without any dimension is promoted otherwise than a tensor.
+        if not self._is_columns(dim) or not (keepdim or self.outer) or self.dtype != FLOAT:
+            raise NotTracedError(f"a sum or maximum of {self.shape} {self.dtype} along dimension {dim}")
+        return Reduced((*self.outer, 1) if keepdim else self.outer, FLOAT, self, kind, squeezed=not keepdim)
 
     @classmethod
     def __torch_function__(cls, function: Any, _types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Value:
+        if function not in FUNCTIONS:
+            raise NotTracedError(f"{function}")
         return FUNCTIONS[function](*args, **(kwargs or {}))
 
 
@@ -113,25 +141,41 @@ class Input(Value):
     """An argument of the graph, or the product a @ b.t() of two, which torch makes before the rows.
 
     source: the argument's number, or both numbers
+    column: it was given as a vector with one element a row, without the last dimension
     """
 
     source: int | tuple[int, int] = 0
-    transposed: bool = False
+    column: bool = False
 
-    def t(self) -> Input:
-        return replace(self, shape=self.shape[::-1], transposed=not self.transposed)
+    def __post_init__(self) -> None:
+        if not self.shape or self.dtype not in ELEMENT:
+            raise NotTracedError(f"an argument {self.shape} {self.dtype}")
 
-    def __matmul__(self, other: Input) -> Input:
-        assert isinstance(self.source, int)
-        assert isinstance(other.source, int)
-        assert other.transposed
-        assert not self.transposed
-        return Input((self.shape[0], other.shape[1]), self.dtype, source=(self.source, other.source))
+    @property
+    def given_shape(self) -> tuple[int, ...]:
+        return self.shape[:-1] if self.column else self.shape
+
+    def t(self) -> Transposed:
+        return Transposed(self)
+
+    def __matmul__(self, other: Transposed) -> Input:
+        if not isinstance(other, Transposed):
+            raise NotTracedError("a product other than a @ b.t()")
+        match self, other.of:
+            case Input((m, k), source=int(a), column=False), Input((n, width), source=int(b), column=False):
+                if (k, self.dtype) == (width, other.of.dtype):
+                    return Input((m, n), self.dtype, source=(a, b))
+        raise NotTracedError(f"{self.shape} {self.dtype} @ ({other.of.shape} {other.of.dtype}).t()")
 
     def _as_column(self) -> Value:
-        """A vector with one element a row."""
-        (rows,) = self.shape
-        return replace(self, shape=(rows, 1))
+        return replace(self, shape=(*self.shape, 1), column=True)
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """An argument on its side: the second factor of a product, and nothing else."""
+
+    of: Input
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +237,12 @@ class ColumnSum:
     """`total` + the sum over all rows of `rows`, which torch adds up after the rows: [columns] float32."""
 
     rows: Value
-    total: Value | None = None
+    total: Input | None = None
+
+    def after(self, total: Value) -> ColumnSum:
+        if self.total is not None or not isinstance(total, Input):
+            raise NotTracedError("a sum over all rows, added to more than one argument of the graph")
+        return replace(self, total=total)
 
 
 def operands(value: Value) -> tuple[Value, ...]:
@@ -221,11 +270,20 @@ def everything_under(values: Iterable[Value]) -> Iterator[Value]:
 
 
 def _constant(number: float) -> Constant:
-    return Constant((1,), FLOAT, number=float(number))
+    if not isinstance(number, int | float):
+        raise NotTracedError(f"arithmetic with a {type(number).__name__}")
+    return Constant((), FLOAT, squeezed=True, number=float(number))
+
+
+def _applied(function: Callable[..., Lanes], x: Value, *before: Value) -> Value:
+    """function(*before, x) of float32 numbers."""
+    if x.dtype != FLOAT:
+        raise NotTracedError(f"{function.__name__} of {x.dtype}")
+    return Applied(x.shape, FLOAT, function, (*before, x), squeezed=x.squeezed)
 
 
 def _exp(x: Value) -> Value:
-    return Applied(x.shape, FLOAT, exp, (x,), squeezed=x.squeezed)
+    return _applied(exp, x)
 
 
 def _sigmoid(x: Value) -> Value:
@@ -234,22 +292,24 @@ def _sigmoid(x: Value) -> Value:
 
 
 def _rsqrt(x: Value) -> Value:
-    return _inverse(Applied(x.shape, FLOAT, Lanes.sqrt, (x,), squeezed=x.squeezed))
+    return _inverse(_applied(Lanes.sqrt, x))
 
 
 def _inverse(x: Value) -> Value:
-    return Applied(x.shape, FLOAT, Lanes.__truediv__, (_constant(1.0), x), squeezed=x.squeezed)
+    return _applied(Lanes.__truediv__, x, _constant(1.0))
 
 
 def _softmax(x: Value, dim: int) -> Value:
-    powers = _exp(x - x.amax(dim)[:, None])
+    powers = _exp(x - x.amax(dim, keepdim=True))
     return powers * _inverse(powers.sum(dim, keepdim=True))
 
 
 def _cat(pieces: Sequence[Value], dim: int) -> Value:
-    shape = (*pieces[0].shape[:-1], sum(piece.columns for piece in pieces))
-    assert dim in (-1, len(shape) - 1)
-    return Joined(shape, pieces[0].dtype, tuple(pieces))
+    first = pieces[0]
+    alike = all((piece.outer, piece.dtype) == (first.outer, first.dtype) for piece in pieces)
+    if not alike or not all(piece._is_columns(dim) for piece in pieces):
+        raise NotTracedError(f"cat of {[piece.shape for piece in pieces]} along dimension {dim}")
+    return Joined((*first.outer, sum(piece.columns for piece in pieces)), first.dtype, tuple(pieces))
 
 
 FUNCTIONS: dict[Any, Callable[..., Value]] = {

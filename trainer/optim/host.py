@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from trainer.host.lanes import WIDE
+from trainer.host.lanes import ELEMENT, FLOAT, WIDE
 from trainer.optim.base import AdamState
-from trainer.optim.kernel import kernels
+from trainer.optim.kernel import SCALARS, STATE, kernels
 
 
 def adamw_(state: AdamState, grad: Tensor, weight: Tensor, scalars: Tensor) -> None:
@@ -20,21 +20,32 @@ def adamw_(state: AdamState, grad: Tensor, weight: Tensor, scalars: Tensor) -> N
     weight:  [n] of grad's dtype, written only
     scalars: [9] float32, `StepScalars.tensor()`
 
-    Everything is contiguous host memory. Other threads run meanwhile, on other elements. NaN is a NaN of any payload in
-    float32, and 0xffff in bfloat16.
+    Everything is contiguous host memory, else ValueError is raised. Other threads run meanwhile, on other elements. NaN
+    is a NaN of any payload in float32, and 0xffff in bfloat16.
     """
-    arrays = (state.master, state.exp_avg, state.exp_avg_sq, grad, weight, scalars)
+    arrays = {**{name: getattr(state, name) for name in STATE}, "grad": grad, "weight": weight}
     elements = state.master.numel()
-    assert all(a.is_contiguous() and a.device.type == "cpu" for a in arrays)
-    assert all(a.dtype == torch.float32 for a in (*arrays[:3], scalars))
-    assert all(a.numel() == elements for a in arrays[:5])
-    assert grad.dtype == weight.dtype
-    kernels().update[grad.dtype](*(a.data_ptr() for a in arrays), elements)
+    for name, array in arrays.items():
+        _check(name, array, grad.dtype if name in ("grad", "weight") else FLOAT, elements)
+    _check("scalars", scalars, FLOAT, len(SCALARS))
+    addresses = (array.data_ptr() for array in (*arrays.values(), scalars))
+    kernels().update[grad.dtype](*addresses, elements)
 
 
 def square_sum(grad: Tensor) -> float:
-    """The sum of the squares of grad [n], bfloat16 or float32, in float64 and in an order that only n decides."""
-    assert grad.is_contiguous()
+    """The sum of the squares of grad [n], bfloat16 or float32, in float64 and in an order that only n decides.
+
+    Raises ValueError when it is not contiguous host memory.
+    """
+    _check("grad", grad, grad.dtype, grad.numel())
     sums = torch.empty(WIDE + 1, dtype=torch.float64)
     kernels().square_sum[grad.dtype](grad.data_ptr(), sums.data_ptr(), grad.numel())
     return math.fsum(sums.tolist())
+
+
+def _check(name: str, array: Tensor, dtype: torch.dtype, elements: int) -> None:
+    """That the code may be given the array's address. Raises ValueError."""
+    fits = array.is_cpu and array.is_contiguous() and array.dtype == dtype and array.numel() == elements
+    if not fits or dtype not in ELEMENT:
+        found = f"{array.dtype} {tuple(array.shape)} with strides {array.stride()} on {array.device}"
+        raise ValueError(f"{name} is {found}: {elements} contiguous numbers of {dtype} in host memory are needed")

@@ -164,10 +164,32 @@ def test_this_machine_has_torchs_threads() -> None:
     assert isinstance(host_form(graph_of("layer:swiglu", case)), RowForm)
 
 
-def test_an_argument_that_is_not_row_major_is_an_error_of_ours() -> None:
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x: x.mT,
+        lambda x: x[:, :, :39],
+        lambda x: x[:, :39],
+        lambda x: x.view(40, 1, 40),
+        lambda x: x.to(torch.bfloat16),
+        lambda x: x.to("meta"),
+    ],
+    ids=["not row-major", "fewer columns", "fewer rows", "rows of another shape", "another dtype", "another device"],
+)
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_argument_that_the_code_was_not_made_for_is_an_error(place: int, other: Callable[[Tensor], Tensor]) -> None:
     case = cases(40, 40, 1, FLOAT)["layer:softmax_backward"]
-    with pytest.raises(AssertionError):
-        host_form(graph_of("layer:softmax_backward", case))(case[0][0].mT, case[0][1])
+    args = list(case[0])
+    args[place] = other(args[place])
+    with pytest.raises(ValueError, match=rf"argument {place} is torch\.\w+ .*: traced was torch.float32 \(1, 40, 40\)"):
+        host_form(graph_of("layer:softmax_backward", case))(*args)
+
+
+def test_factors_that_the_code_was_not_made_for_are_an_error() -> None:
+    case = cases(6, 40, 1, FLOAT)["head:chunk_forward"]
+    form = host_form(graph_of("head:chunk_forward", case))
+    with pytest.raises(ValueError, match=r"argument \(0, 1\) is torch.float32 \(6, 39\)"):
+        form(case[0][0], case[0][1][:39])
 
 
 def bits(values: list[int]) -> Tensor:

@@ -134,6 +134,28 @@ def test_no_contraction_in_the_machine_code() -> None:
     assert not re.search(r"\bv?fn?m(add|sub)|\bfml[as]\b", code)
 
 
+@pytest.mark.parametrize("name", ["master", "exp_avg", "exp_avg_sq", "grad", "weight", "scalars"])
+@pytest.mark.parametrize("change", ["shorter", "strided", "another dtype", "another device"])
+def test_arrays_that_the_code_must_not_be_given(name: str, change: str) -> None:
+    state, grad = random_state(100)
+    arrays = {**vars(state), "grad": grad.bfloat16(), "weight": grad.bfloat16(), "scalars": scalars_at(1)}
+    array = arrays[name]
+    arrays[name] = {
+        "shorter": array[:-1],
+        "strided": array.repeat_interleave(2)[::2],
+        "another dtype": array.half(),
+        "another device": array.to("meta"),
+    }[change]
+    with pytest.raises(ValueError, match="contiguous numbers of torch"):
+        adamw_(AdamState(*(arrays.pop(part) for part in vars(state))), **arrays)
+
+
+def test_a_gradient_whose_squares_the_code_must_not_add() -> None:
+    for grad in (torch.ones(10)[::2], torch.ones(10, dtype=torch.half), torch.ones(10, device="meta")):
+        with pytest.raises(ValueError, match="contiguous numbers of torch"):
+            square_sum(grad)
+
+
 def test_threads_on_parts_of_one_state() -> None:
     state, grad = random_state(10_000)
     expected, weight = AdamState(*(t.clone() for t in vars(state).values())), torch.empty(10_000, dtype=torch.bfloat16)
