@@ -48,7 +48,8 @@ class CpuBackend:
     def call(self, loaded: LoadedGraph, args: Sequence[Buffer]) -> tuple[Buffer, ...]:
         """Runs the graph's function. A result may share memory with an argument: graphs are pure, so nobody sees it."""
         check_args(loaded.graph, args)
-        self.calls[loaded.graph.name] += 1
+        with self._lock:
+            self.calls[loaded.graph.name] += 1
         function: Callable[..., Any] = loaded.program
         with torch.no_grad(), self._products:
             results = function(*(a._payload for a in args))

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from graphcache.errors import GraphcacheError
 
@@ -22,6 +24,9 @@ _NODE = re.compile(r"npu(\d+)([a-z][a-z0-9-]*)?")
 _DELETED = " (deleted)"
 # include/linux/sched.h: a thread of the kernel's own, which has no files.
 _PF_KTHREAD = 0x00200000
+# A file by what it is, whatever its name: (kind, 0, number) of a device, else (0, file system, inode).
+Identity = tuple[int, int, int]
+T = TypeVar("T")
 
 
 class CannotTellError(GraphcacheError):
@@ -86,8 +91,12 @@ class Look:
 
 
 def look_for_holders(root: Path, proc: Path = PROC) -> Look:
-    """Other processes that hold a node under `root`. Raises CannotTellError when /proc hides processes."""
+    """Other processes that hold a node under `root`, under any name.
+
+    Raises CannotTellError when /proc hides processes, or a node cannot be looked at.
+    """
     _check_visible(proc)
+    nodes = _Nodes.under(root)
     look = Look({}, [])
     for pid in sorted(int(name) for name in os.listdir(proc) if name.isdigit()):
         folder = proc / str(pid)
@@ -95,11 +104,11 @@ def look_for_holders(root: Path, proc: Path = PROC) -> Look:
             continue
         holder = Holder(pid, _command(folder))
         try:
-            for number in set(_held(folder, root)):
+            for number in set(_held(folder, nodes)):
                 look.held.setdefault(number, []).append(holder)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended meanwhile
-        except PermissionError:
+        except OSError:
             look.unreadable.append(holder)
     return look
 
@@ -121,37 +130,123 @@ def _check_visible(proc: Path) -> None:
 
 def _is_kernel_thread(process: Path) -> bool:
     try:
-        # The name, in parentheses, may hold anything; flags are the seventh field after it.
-        return bool(int((process / "stat").read_text().rpartition(")")[2].split()[6]) & _PF_KTHREAD)
+        return bool(int(_stat(process)[6]) & _PF_KTHREAD)
     except (OSError, ValueError, IndexError):
         return False
 
 
-def _held(process: Path, root: Path) -> Iterator[int]:
-    """Numbers of the cards that a process has open or mapped. Raises OSError."""
-    folders = {f"{root}/", f"{os.path.realpath(root)}/"}
-    for path in _open_paths(process):
-        for folder in folders:
+def _has_ended(thread: Path) -> bool:
+    """Whether a thread is one that only waits to be waited for, or is gone."""
+    try:
+        return _stat(thread)[0] in ("Z", "X")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def _stat(process: Path) -> list[str]:
+    """The fields of /proc/*/stat from the state on: those before it are the number and, in parentheses, any name."""
+    return (process / "stat").read_text(errors="surrogateescape").rpartition(")")[2].split()
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """Numbers of the cards that nodes belong to, by what may be known of an open file.
+
+    folders: where nodes are, each with its `/`; for nodes that were deleted, and nodes of other containers
+    files:   by the file itself, which has other names where a node is a link, or was made twice
+    mapped:  by device and inode as /proc/*/maps has them, `00:1a 77`
+    """
+
+    folders: tuple[str, ...]
+    files: dict[Identity, int]
+    mapped: dict[str, int]
+
+    @classmethod
+    def under(cls, root: Path) -> _Nodes:
+        """Raises CannotTellError."""
+        found = cls((f"{root}/", f"{os.path.realpath(root)}/"), {}, {})
+        for number, node in ((card.number, root / name) for card in assigned_cards(root) for name in card.nodes):
+            try:
+                for path in _files(node):
+                    found._add(number, path.stat())
+            except OSError as error:
+                raise CannotTellError(f"cannot tell whether a card is held: {node}: {error.strerror}") from error
+        return found
+
+    def _add(self, number: int, status: os.stat_result) -> None:
+        self.files[_identity(status)] = number
+        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+        self.mapped[f"{device} {status.st_ino}"] = number
+
+    def by_path(self, path: str) -> int | None:
+        for folder in self.folders:
             number = card_number(path.removeprefix(folder).partition("/")[0]) if path.startswith(folder) else None
             if number is not None:
-                yield number
+                return number
+        return None
 
 
-def _open_paths(process: Path) -> Iterator[str]:
-    for descriptor in os.listdir(process / "fd"):
+def _files(node: Path) -> Iterator[Path]:
+    """A node, and all that is in it where it is a folder. Raises OSError."""
+    yield node
+    if node.is_dir():
+        for inside in node.iterdir():
+            yield from _files(inside)
+
+
+def _identity(status: os.stat_result) -> Identity:
+    if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+        return stat.S_IFMT(status.st_mode), 0, status.st_rdev
+    return 0, status.st_dev, status.st_ino
+
+
+def _held(process: Path, nodes: _Nodes) -> Iterator[int]:
+    """Numbers of the cards that a process has open or mapped. Raises OSError."""
+    for found in _each_thread(process, lambda thread: list(_open_nodes(thread, nodes))):
+        yield from found
+    # A mapped node stays held when its file is closed. Threads share their memory; one that has ended shows none.
+    maps = _each_thread(process, lambda thread: (thread / "maps").read_text(errors="surrogateescape"))
+    for line in next(filter(None, maps), "").splitlines():
+        _, _, _, device, inode, *path = line.split(maxsplit=5)
+        number = nodes.mapped.get(f"{device} {inode}")
+        if number is None and path:
+            number = nodes.by_path(path[0].removesuffix(_DELETED))
+        if number is not None:
+            yield number
+
+
+def _each_thread(process: Path, read: Callable[[Path], T]) -> Iterator[T]:
+    """What `read` gives for each thread that has not ended. Raises OSError.
+
+    The first thread may have ended while others live, and each may have a table of open files of its own.
+    """
+    for name in os.listdir(process / "task"):
+        thread = process / "task" / name
         try:
-            yield os.readlink(process / "fd" / descriptor).removesuffix(_DELETED)
+            yield read(thread)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        except PermissionError:
+            # Of a thread that has ended nobody but root may see that it has nothing open.
+            if not _has_ended(thread):
+                raise
+
+
+def _open_nodes(thread: Path, nodes: _Nodes) -> Iterator[int]:
+    for descriptor in os.listdir(thread / "fd"):
+        link = thread / "fd" / descriptor
+        try:
+            number = nodes.by_path(os.readlink(link).removesuffix(_DELETED))
+            if number is None:
+                number = nodes.files.get(_identity(link.stat()))
         except FileNotFoundError:
             continue  # closed meanwhile
-    # A mapped node stays held when its file is closed.
-    for line in (process / "maps").read_text(errors="surrogateescape").splitlines():
-        fields = line.split(maxsplit=5)
-        if len(fields) == 6:
-            yield fields[5].removesuffix(_DELETED)
+        if number is not None:
+            yield number
 
 
 def _command(process: Path) -> str:
     try:
-        return (process / "comm").read_text().strip()
+        return (process / "comm").read_text(errors="replace").strip()
     except OSError:
         return "unknown"

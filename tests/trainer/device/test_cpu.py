@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
+from collections import Counter
 
 import pytest
 import torch
@@ -79,6 +81,32 @@ def test_threads_count_to_the_byte() -> None:
         thread.join()
     sys.setswitchinterval(interval)
     assert backend.bytes_in_use == 0
+
+
+class SlowCounter(Counter[str]):
+    """Another thread runs between the reading of a count and its writing."""
+
+    def __getitem__(self, key: str) -> int:
+        count = super().__getitem__(key)
+        time.sleep(1e-3)
+        return count
+
+
+def test_calls_of_any_thread_are_counted() -> None:
+    backend = CpuBackend()
+    backend.calls = SlowCounter()
+    loaded, x = backend.load(double_graph()), backend.upload(torch.ones(1024), "x")
+
+    def work() -> None:
+        for _ in range(20):
+            backend.free(*backend.call(loaded, [x]))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list(backend.calls.values()) == [80]
 
 
 def test_results_may_be_an_argument_itself() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,15 +47,17 @@ def process_with(path: Path, code: str) -> Iterator[int]:
         process.stdin.close()
 
 
-def made_process(proc: Path, pid: int, *, stat: str = PLAIN, open_paths: tuple[str, ...] = (), maps: str = "") -> Path:
+def made_process(proc: Path, pid: int, *, open_paths: tuple[str, ...] = ()) -> None:
+    """Of one thread, whose files are where those of the process are."""
     folder = proc / str(pid)
     (folder / "fd").mkdir(parents=True)
-    (folder / "stat").write_text(stat)
+    (folder / "stat").write_text(PLAIN)
     (folder / "comm").write_text("made\n")
-    (folder / "maps").write_text(maps)
+    (folder / "maps").write_text("")
     for i, path in enumerate(open_paths):
         (folder / "fd" / str(i)).symlink_to(path)
-    return folder
+    (folder / "task").mkdir()
+    (folder / "task" / str(pid)).symlink_to(folder)
 
 
 @pytest.mark.parametrize(
@@ -140,6 +144,127 @@ def test_it_holds_it_through_a_link_to_the_folder(root: Path, tmp_path: Path) ->
     (tmp_path / "link").symlink_to(root)
     with process_with(root / "npu1pe0", "file = open(sys.argv[1])") as pid:
         assert [h.pid for h in look_for_holders(tmp_path / "link").held[1]] == [pid]
+
+
+@pytest.mark.parametrize("kind", ["link", "second name"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "file = open(sys.argv[1])",
+        "fd = os.open(sys.argv[1], os.O_RDWR); area = mmap.mmap(fd, mmap.PAGESIZE); os.close(fd)",
+    ],
+    ids=["open", "mapped"],
+)
+def test_it_holds_it_under_another_name(root: Path, tmp_path: Path, kind: str, code: str) -> None:
+    other = tmp_path / "elsewhere"
+    other.write_bytes(bytes(mmap.PAGESIZE))
+    if kind == "link":
+        (root / "npu1pe0").symlink_to(other)
+    else:
+        (root / "npu1pe0").hardlink_to(other)
+    with process_with(other, code) as pid:
+        held = look_for_holders(root).held
+    assert {number: [h.pid for h in who] for number, who in held.items()} == {1: [pid]}
+
+
+def test_it_holds_it_under_another_name_of_a_file_in_the_cards_folder(root: Path, tmp_path: Path) -> None:
+    (root / "npu1/pe").mkdir(parents=True)
+    (root / "npu1/pe/0").touch()
+    (tmp_path / "elsewhere").hardlink_to(root / "npu1/pe/0")
+    with process_with(tmp_path / "elsewhere", "file = open(sys.argv[1])") as pid:
+        assert [h.pid for h in look_for_holders(root).held[1]] == [pid]
+
+
+def test_a_device_is_its_number_whatever_its_inode(root: Path) -> None:
+    """A node with the number of /dev/full, as a container has nodes of its own: who has that open has the card."""
+    try:
+        os.mknod(root / "npu1pe0", stat.S_IFCHR | 0o600, Path("/dev/full").stat().st_rdev)
+    except PermissionError:
+        pytest.skip("no right to make a device")
+    with process_with(Path("/dev/full"), "file = open(sys.argv[1])") as pid:
+        assert pid in [h.pid for h in look_for_holders(root).held[1]]
+
+
+def test_a_node_that_cannot_be_looked_at_is_no_answer(root: Path, tmp_path: Path) -> None:
+    (root / "npu1pe0").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(CannotTellError, match="npu1pe0: No such file"):
+        look_for_holders(root)
+
+
+def test_a_thread_with_a_table_of_files_of_its_own_holds_it(root: Path) -> None:
+    give(root, 1)
+    code = """
+import ctypes, threading
+opened = threading.Event()
+def hold():
+    CLONE_FILES = 0x400
+    assert ctypes.CDLL(None).unshare(CLONE_FILES) == 0
+    fd = os.open(sys.argv[1], os.O_RDONLY)
+    opened.set()
+    threading.Event().wait()
+threading.Thread(target=hold, daemon=True).start()
+opened.wait()
+"""
+    with process_with(root / "npu1pe0", code) as pid:
+        assert [h.pid for h in look_for_holders(root).held[1]] == [pid]
+
+
+# The first thread ends alone, by the system call: what /proc shows of the process itself is then a zombie's.
+FIRST_THREAD_ENDS = """
+import ctypes, threading
+def hold():
+    {hold}
+    print("ready", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+threading.Thread(target=hold).start()
+ctypes.CDLL(None).syscall({{"x86_64": 60, "aarch64": 93}}[os.uname().machine], 0)
+"""
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        "file = open(sys.argv[1])",
+        "fd = os.open(sys.argv[1], os.O_RDWR); area = mmap.mmap(fd, mmap.PAGESIZE); os.close(fd)",
+    ],
+    ids=["open", "mapped"],
+)
+def test_a_process_whose_first_thread_has_ended_holds_it(root: Path, hold: str) -> None:
+    (root / "npu1bar4").write_bytes(bytes(mmap.PAGESIZE))
+    with process_with(root / "npu1bar4", FIRST_THREAD_ENDS.format(hold=hold)) as pid:
+        while ") Z" not in Path(f"/proc/{pid}/stat").read_text():
+            time.sleep(0.01)
+        assert [h.pid for h in look_for_holders(root).held[1]] == [pid]
+
+
+def test_a_zombie_holds_nothing_and_is_no_reason_to_refuse() -> None:
+    """As an ordinary user, who may not read a zombie's files. Of its own processes alone: others' it may not read."""
+    script = """
+import os, sys, tempfile
+from pathlib import Path
+from trainer.device.nodes import look_for_holders
+if os.geteuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+zombie = os.fork()
+if not zombie:
+    os._exit(0)
+os.waitid(os.P_PID, zombie, os.WEXITED | os.WNOWAIT)
+try:
+    os.listdir(f"/proc/{zombie}/fd")
+except PermissionError:
+    pass
+else:
+    raise AssertionError("a zombie's files can be read")
+with tempfile.TemporaryDirectory() as proc, tempfile.TemporaryDirectory() as root:
+    for name in ("self", str(zombie)):
+        Path(proc, name).symlink_to(f"/proc/{name}")
+    Path(root, "npu1pe0").touch()
+    print(look_for_holders(Path(root), Path(proc)))
+os.waitpid(zombie, 0)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout == "Look(held={}, unreadable=[])\n"
 
 
 def test_this_process_does_not_count(root: Path) -> None:
