@@ -7,7 +7,7 @@ stopped for most of every period, so threads and workers are counted from here.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path("/")
@@ -59,15 +59,23 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
         _, controllers, path = line.split(":", 2)
         if controller not in controllers.split(","):
             continue
-        mount = root / "sys/fs/cgroup" / controllers
-        if not controllers and not (mount / "cgroup.controllers").exists():
-            mount = root / "sys/fs/cgroup/unified"
-        own = mount / path.lstrip("/")
-        for folder in (own, *own.parents):
-            if folder.is_dir():
-                yield folder
-            if folder == mount:
-                break
+        for mount in _mounts(root, controllers, controller):
+            own = mount / path.lstrip("/")
+            for folder in (own, *own.parents):
+                if folder.is_dir():
+                    yield folder
+                if folder == mount:
+                    break
+
+
+def _mounts(root: Path, controllers: str, controller: str) -> Iterable[Path]:
+    """Where a tree may be mounted. `cpuacct,cpu` of version 1 may be the folder `cpu,cpuacct`, with `cpu` a link to it,
+    or `cpu` alone.
+    """
+    folder = root / "sys/fs/cgroup"
+    if controller:
+        return dict.fromkeys((folder / controllers, folder / controller))
+    return (folder if (folder / "cgroup.controllers").exists() else folder / "unified",)
 
 
 def _ratio(quota: str, period: str) -> Iterator[float]:

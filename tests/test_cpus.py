@@ -71,6 +71,21 @@ def test_limits_of_cgroup_1(tmp_path: Path) -> None:
     assert available_memory_bytes(tmp_path) == 1 << 30
 
 
+@pytest.mark.parametrize("controllers", ["cpu,cpuacct", "cpuacct,cpu"])
+@pytest.mark.parametrize("mount", ["cpu", "cpuacct,cpu", "cpu,cpuacct"])
+def test_a_tree_of_cgroup_1_that_is_mounted_under_another_name(tmp_path: Path, controllers: str, mount: str) -> None:
+    """Of a mount for two controllers the system makes a link for each of them."""
+    files = {
+        "proc/self/cgroup": f"2:{controllers}:/box\n",
+        f"sys/fs/cgroup/{mount}/box/cpu.cfs_quota_us": "300000",
+        f"sys/fs/cgroup/{mount}/box/cpu.cfs_period_us": "100000",
+    }
+    tree(tmp_path, files)
+    if mount != "cpu":
+        (tmp_path / "sys/fs/cgroup/cpu").symlink_to(mount)
+    assert available_cpus(tmp_path) == 3
+
+
 def test_a_container_sees_its_own_limits_at_the_mount(tmp_path: Path) -> None:
     files = {
         "proc/self/cgroup": "0::/kubepods/pod7/box\n",
