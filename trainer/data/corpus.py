@@ -163,8 +163,8 @@ def _joined(parts: list[np.ndarray], dtype: Any) -> np.ndarray:
 
 def _digest(ids: np.ndarray, counts: np.ndarray) -> str:
     """Of what is trained on, so that whatever made it differ shows: file, tokenizer, template, or this program."""
-    digest = hashlib.sha256(ids.astype("<i4", copy=False))
-    digest.update(counts)
+    digest = hashlib.sha256(ids.astype("<i4", copy=False).data)
+    digest.update(counts.data)
     return digest.hexdigest()
 
 
