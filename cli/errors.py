@@ -19,12 +19,11 @@ import click
 
 from cli.render import printable
 from graphcache.errors import GraphcacheError
+from graphcache.output import PIPE_CLOSED, end_output, open_closed_streams
 
 DEBUG_VARIABLE = "GRAPHCACHE_DEBUG"
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
-# The reader of our output (`graphcache ls | head`) has gone; what a process killed by SIGPIPE would show.
-PIPE_CLOSED = 128 + signal.SIGPIPE
 
 
 class Terminated(BaseException):
@@ -33,11 +32,11 @@ class Terminated(BaseException):
 
 def exit_code_of(command: Callable[[], Any], *, as_json: bool) -> int:
     """Run `command` and turn whatever it returns or raises into an exit code, reporting errors."""
+    open_closed_streams()
     try:
         with _sigterm_raises():
             result = command()
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except BrokenPipeError:
         return PIPE_CLOSED
@@ -53,7 +52,7 @@ def exit_code_of(command: Callable[[], Any], *, as_json: bool) -> int:
     except Exception as error:
         return _report(*_facts(error), as_json)
     finally:
-        _end_output()
+        end_output()
 
 
 def _facts(error: Exception) -> tuple[dict[str, str], int]:
@@ -91,18 +90,6 @@ def _report(facts: dict[str, str], exit_code: int, as_json: bool) -> int:
         if facts["hint"]:
             print(f"  hint: {printable(facts['hint'])}", file=sys.stderr)
     return exit_code
-
-
-def _end_output() -> None:
-    """What cannot be written goes nowhere, or the interpreter's own flush at exit fails too and makes the code 120."""
-    if sys.stdout is None:
-        return
-    try:
-        sys.stdout.flush()
-    except OSError:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
 
 
 @contextmanager

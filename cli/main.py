@@ -37,7 +37,8 @@ EPILOG = """
 \b
 Exit codes:
   0    done, or nothing to do
-  1    something to do (diff), a failed compile (build), corruption (verify)
+  1    something to do (diff), a failed compile (build), corruption (verify,
+       show)
   2    an error: bad input, bad usage, an environment that cannot do it
   130  interrupted; 143: terminated; 141: the reader of the output has gone
 \b

@@ -4,6 +4,7 @@
 2  an error: settings, data, checkpoint, memory, a loss that is not finite
 3  graphs that the run needs are missing from the cache
 130, 143  ended by SIGINT or SIGTERM: in training after a step and its checkpoint
+141  the reader of the output has gone
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from graphcache.errors import GraphcacheError
+from graphcache.output import PIPE_CLOSED, end_output, open_closed_streams
 from trainer.config import DTYPES, SCHEDULES, ConfigError, RunConfig
 from trainer.stop import Stopped
 
@@ -37,7 +40,7 @@ def _betas(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 
 def _run_options(function: F) -> F:
     """The settings of a run, in the order of the help. Their values are checked by RunConfig alone."""
-    path, default = click.Path(path_type=Path), RunConfig(Path(), Path(), Path())
+    path, default = click.Path(path_type=Path), RunConfig(Path("model"), Path("data"), Path("out"))
     betas = f"{default.beta1},{default.beta2}"
     options = (
         click.option("--model", type=path, required=True, help="Checkpoint folder: Llama or Qwen2, safetensors."),
@@ -115,6 +118,7 @@ def check_command(as_json: bool, betas: tuple[float, float], **settings: Any) ->
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     args = sys.argv[1:] if args is None else args
+    open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # A file name that the terminal cannot show is escaped and ends nothing.
         if isinstance(stream, io.TextIOWrapper):
@@ -124,21 +128,43 @@ def main(args: Sequence[str] | None = None) -> int:
     # devices that need it, not by torch.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    os.environ["OMP_DYNAMIC"] = "false"  # in a team smaller than torch asked for, bfloat16 products are wrong
     try:
-        returned = group.main(list(args), prog_name="python -m trainer", standalone_mode=False)
+        returned = _invoke(list(args))
+        sys.stdout.flush()
+        return returned if isinstance(returned, int) else 0
+    except BrokenPipeError:
+        return PIPE_CLOSED
     except (Exception, Stopped, KeyboardInterrupt) as error:
         return _report(error, as_json="--json" in args)
-    return returned if isinstance(returned, int) else 0
+    finally:
+        end_output()
+
+
+def _invoke(args: list[str]) -> Any:
+    """What the command returns. Not `group.main`: click would turn a closed pipe into a code of its own."""
+    try:
+        with group.make_context("python -m trainer", args) as context:
+            return group.invoke(context)
+    except click.exceptions.Exit as done:
+        return done.exit_code
 
 
 def _report(error: BaseException, *, as_json: bool) -> int:
-    """Say what ended the command; returns its exit code."""
+    """Say what ended the command; returns its exit code, or PIPE_CLOSED when the reader of the JSON has gone."""
     facts, exit_code = _facts(error)
-    if os.environ.get(DEBUG_VARIABLE) == "1" or facts["name"] == "internal":
-        traceback.print_exception(error)
-    if as_json:
-        print(json.dumps({"error": facts, "exit_code": exit_code}, indent=2, sort_keys=True))
-    else:
+    with suppress(OSError):
+        if os.environ.get(DEBUG_VARIABLE) == "1" or facts["name"] == "internal":
+            traceback.print_exception(error)
+    try:
+        if as_json:
+            print(json.dumps({"error": facts, "exit_code": exit_code}, indent=2, sort_keys=True), flush=True)
+            return exit_code
+    except BrokenPipeError:
+        return PIPE_CLOSED
+    except OSError:  # a full disk: people may still read it
+        pass
+    with suppress(OSError):
         print(f"error[{facts['name']}]: {facts['message']}", file=sys.stderr)
         if facts["hint"]:
             print(f"  hint: {facts['hint']}", file=sys.stderr)

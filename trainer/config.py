@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +17,9 @@ DTYPES = ("bfloat16", "float32")
 FUSIONS = (1, 2, 4, 8, 16, 32)
 # Of float32: cards flush what is smaller to zero.
 SMALLEST_NORMAL = 2.0**-126
+# Of anything that is counted: two multiplied still are a 64-bit number.
+LARGEST_COUNT = 2**31 - 1
+LARGEST_POOL_GIB = 2.0**20
 
 # What may differ between a run and its continuation: where things are, and what changes no arithmetic.
 FREE_ON_RESUME = frozenset(
@@ -77,12 +80,13 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         for name in ("seq", "accum", "micro_batch", "update_workers", "keep"):
-            self._at_least(name, 1)
-        for name in ("resident_layers", "warmup_steps", "seed"):
-            self._at_least(name, 0)
+            self._whole(name, 1, LARGEST_COUNT)
+        for name in ("resident_layers", "warmup_steps"):
+            self._whole(name, 0, LARGEST_COUNT)
         for name in ("steps", "save_every"):
             if getattr(self, name) is not None:
-                self._at_least(name, 1)
+                self._whole(name, 1, LARGEST_COUNT)
+        self._whole("seed", 0, math.inf)
         self._range("lr", 0.0, 1.0)
         self._range("weight_decay", 0.0, 1.0)
         self._range("eps", SMALLEST_NORMAL, 1.0)
@@ -96,15 +100,24 @@ class RunConfig:
         if self.lr * self.weight_decay >= 1:
             raise ConfigError(f"--lr {self.lr} times --weight-decay {self.weight_decay} would take whole weights away")
         if self.pool_gib is not None:
-            self._range("pool_gib", 0.0, math.inf, open_low=True, open_high=True)
+            self._range("pool_gib", 0.0, LARGEST_POOL_GIB, open_low=True)
         for name in ("eager_layers", "pool_gib"):
             if getattr(self, name) and not self.backend.startswith("emulator"):
                 raise ConfigError(f"{_flag(name)} is for the emulator, and --backend is {self.backend!r}")
+        self._check_out()
 
-    def _at_least(self, name: str, low: int) -> None:
+    def _check_out(self) -> None:
+        """That a model's folder stays as it is: a run writes a config.json, and a model has one."""
+        model = Path(os.path.realpath(self.model.parent if os.path.isfile(self.model) else self.model))
+        inside = Path(os.path.realpath(self.out)).is_relative_to(model)
+        if inside and os.path.isfile(model / "config.json"):
+            raise ConfigError(f"--out {self.out} is --model's folder {model}, or in it", hint="choose another --out")
+
+    def _whole(self, name: str, low: int, high: float) -> None:
         value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise ConfigError(f"{_flag(name)} is {value!r}", hint=f"it is a whole number, {low} or more")
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            bounds = f"{low} or more" if high == math.inf else f"from {low} to {high:,}"
+            raise ConfigError(f"{_flag(name)} is {value!r}", hint=f"it is a whole number, {bounds}")
 
     def _range(self, name: str, low: float, high: float, *, open_low: bool = False, open_high: bool = False) -> None:
         value = getattr(self, name)
@@ -132,7 +145,7 @@ class RunConfig:
 
 
 def check_resumable(before: Mapping[str, Any], now: RunConfig) -> None:
-    """That `now` continues the run whose settings were `before` (its config.json).
+    """That `now` continues the run whose settings were `before` (its config.json); its end is `check_same_end`'s.
 
     Raises ConfigError naming every setting that differs and would make the continued run another run.
     """
@@ -142,22 +155,21 @@ def check_resumable(before: Mapping[str, Any], now: RunConfig) -> None:
         for name in sorted(set(values) - FREE_ON_RESUME)
         if before.get(name) != values[name]
     ]
-    # A schedule with an end depends on the number of steps.
-    if now.schedule != "constant" and before.get("steps") != now.steps:
-        differing.append(f"--steps was {before.get('steps')!r} and is {now.steps!r} under --schedule {now.schedule}")
     if differing:
         raise ConfigError("; ".join(differing), hint="give the same settings, or another --out for a new run")
 
 
-def read_config_file(path: Path) -> dict[str, Any]:
-    """RUN/config.json as an object. Raises ConfigError when it is not one."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path} holds no JSON object")
-    return value
+def check_same_end(before: Mapping[str, Any], now: RunConfig, epoch_steps: int) -> None:
+    """That a schedule with an end, which depends on the number of steps, ends where it did. Raises ConfigError.
+
+    epoch_steps: of one pass over the data, which is what None means
+    """
+    old, new = (steps or epoch_steps for steps in (before.get("steps"), now.steps))
+    if now.schedule != "constant" and old != new:
+        raise ConfigError(
+            f"--steps was {old} and is {new} under --schedule {now.schedule}",
+            hint="give the same number, or another --out for a new run",
+        )
 
 
 def _flag(name: str) -> str:

@@ -8,25 +8,29 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from graphcache.artifact import Artifact
 from graphcache.cpus import available_memory_bytes
 from graphcache.errors import GraphcacheError, MissingGraphsError
 from graphcache.graph import ITEM_BYTES, Graph
+from graphcache.shapes import read_config
 from trainer.cached_graphs import MODEL_CATALOGS, CachedGraphs, find_graphs
 from trainer.checkpoint.folder import SavedCheckpoint, newest
 from trainer.checkpoint.load import check_data
 from trainer.checkpoint.save import SLACK_BYTES
-from trainer.config import ConfigError, RunConfig, check_resumable
+from trainer.config import ConfigError, RunConfig, check_resumable, check_same_end
 from trainer.data.corpus import Corpus, read_corpus
+from trainer.data.documents import DataError
 from trainer.data.tokenize import read_tokenizer
 from trainer.device.base import DeviceBackend
 from trainer.device.card import POOL_BYTES
 from trainer.device.select import Choice, choose, open_devices, parse
 from trainer.memory import STATE_BYTES, MemoryPlan, plan_memory
+from trainer.model.config import ModelConfig
 from trainer.placement import Placement, place
-from trainer.run_folder import RunFolder
+from trainer.run_folder import RunFolder, RunFolderError
 from trainer.weights import InputCheckpoint
 
 T = TypeVar("T")
@@ -71,7 +75,7 @@ class Ready:
     @property
     def steps(self) -> int:
         """Optimizer steps of the whole run."""
-        return self.config.steps or self.corpus.steps_per_epoch(self.config.sequences_per_step)
+        return steps_in_all(self.config, self.corpus)
 
     def open_devices(self) -> list[DeviceBackend]:
         """From here on nothing in this process can compile, unless all devices are the host."""
@@ -91,13 +95,14 @@ class Ready:
 class Findings:
     """What was looked for, as far as it was found, and every problem."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, *, held: bool = False) -> None:
+        """`held`: this process holds RUN, so whether it could is not asked. Raises BackendError."""
         self.config = config
         self.problems: list[GraphcacheError] = []
-        # Raises BackendError: without a backend there is nothing to look for.
+        # Without a backend there is nothing to look for.
         self.kind, names = parse(config.backend)
         self.choice = self._attempt(lambda: choose(config.backend, fusion=config.fusion))
-        self.saved = self._attempt(lambda: _resume_point(config))
+        self.saved = self._attempt(lambda: _resume_point(config, held))
         self.checkpoint = self._attempt(lambda: _checkpoint(config))
         self.corpus = self._attempt(lambda: _corpus(config, self.checkpoint, self.saved))
         self.placements: Sequence[Placement] | None = None
@@ -112,7 +117,9 @@ class Findings:
             return self.problems[0] if self.problems else None
         lines = [_indented(p) for p in self.problems]
         missing = any(isinstance(p, MissingGraphsError) for p in self.problems)
-        kind = MissingGraphsError if missing else PreflightError
+        # Without its folder a run ends before it looks for graphs.
+        no_folder = any(isinstance(p, RunFolderError) for p in self.problems)
+        kind = MissingGraphsError if missing and not no_folder else PreflightError
         return kind("\n".join([f"{len(self.problems)} things stand in the way", *lines]))
 
     def ready(self) -> Ready:
@@ -138,6 +145,9 @@ class Findings:
 
     def _look_at_model(self, checkpoint: InputCheckpoint, devices: int) -> None:
         config = self.config
+        if self.saved is not None:
+            saved = self.saved
+            self._attempt(lambda: _check_model(saved, checkpoint))
         self._attempt(lambda: _check_disk(config, checkpoint))
         if self.kind != "cpu":
             self.graphs = self._attempt(lambda: find_graphs(checkpoint, config))
@@ -164,19 +174,28 @@ def _indented(problem: GraphcacheError) -> str:
     return f"  [{problem.name}] {message}" + (f"\n    {problem.hint}" if problem.hint else "")
 
 
-def _resume_point(config: RunConfig) -> SavedCheckpoint | None:
+def steps_in_all(config: RunConfig, corpus: Corpus) -> int:
+    """Optimizer steps of the whole run, those of earlier sessions included."""
+    return config.steps or corpus.steps_per_epoch(config.sequences_per_step)
+
+
+def _resume_point(config: RunConfig, held: bool) -> SavedCheckpoint | None:
     """Where a resumed run goes on; None for the beginning, which is right too when there is no checkpoint yet."""
     folder = RunFolder(config.out)
-    if not config.resume:
-        folder.check_unused()
-        return None
-    saved = newest(folder.checkpoints)
+    if not held:
+        folder.check(resume=config.resume)
+    saved = newest(folder.checkpoints) if config.resume else None
     if saved is not None:
         check_resumable(saved.config, config)
     return saved
 
 
 def _checkpoint(config: RunConfig) -> InputCheckpoint:
+    if _is_absent(config.model):
+        raise ConfigError(
+            f"--model {config.model}: there is no such file or folder",
+            hint="nothing is fetched from a hub: --model is a folder here, as transformers saves it",
+        )
     checkpoint = InputCheckpoint(config.model)
     checkpoint.check_derived()
     longest = checkpoint.config.max_length
@@ -185,13 +204,45 @@ def _checkpoint(config: RunConfig) -> InputCheckpoint:
     return checkpoint
 
 
-def _corpus(config: RunConfig, checkpoint: InputCheckpoint | None, saved: SavedCheckpoint | None) -> Corpus:
+def _is_absent(path: Path) -> bool:
+    """Not so where that cannot be told: what reads the path says why."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def _check_model(saved: SavedCheckpoint, checkpoint: InputCheckpoint) -> None:
+    """That --model has the sizes and the arithmetic of the run that is resumed: its weights come from `saved`."""
+    before = vars(ModelConfig.from_json(read_config(saved.folder) or {}))
+    differing = [
+        f"{name} was {before[name]!r} and is {value!r}"
+        for name, value in vars(checkpoint.config).items()
+        if before[name] != value and name != "max_length"  # bounds --seq, which may not differ, and nothing else
+    ]
+    if differing:
+        raise ConfigError(
+            f"--model is not the model of {saved.folder}: {'; '.join(differing)}",
+            hint="--model is the one that the run began with",
+        )
+
+
+def _corpus(config: RunConfig, checkpoint: InputCheckpoint | None, saved: SavedCheckpoint | None) -> Corpus | None:
+    """None without a model's folder, whose tokenizer then need not be missed too."""
+    if _is_absent(config.data):
+        raise DataError(f"--data {config.data}: there is no such file")
+    if _is_absent(config.model):
+        return None
     folder = config.model if config.model.is_dir() else config.model.parent
     corpus = read_corpus(config.data, config.seq, read_tokenizer(folder))
     if checkpoint is not None:
         corpus.check_vocabulary(checkpoint.config.vocab)
     if saved is not None:
         check_data(saved, corpus.facts.as_json())
+        check_same_end(saved.config, config, corpus.steps_per_epoch(config.sequences_per_step))
     return corpus
 
 

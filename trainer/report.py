@@ -5,15 +5,20 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from trainer.checkpoint.folder import SavedCheckpoint
 from trainer.config import RunConfig
+from trainer.data.corpus import DataFacts
 from trainer.device.base import DeviceBackend
 from trainer.loop import StepResult
 
 # How many of the last steps the time left is judged by.
 RECENT_STEPS = 20
+# What writing raises when the disk is full, the reader has gone, the terminal has hung up, the stream is closed.
+LOST = (OSError, ValueError)
 
 
 def step_record(step: int, lr: float, result: StepResult, devices: Sequence[DeviceBackend]) -> dict[str, Any]:
@@ -37,15 +42,30 @@ def step_record(step: int, lr: float, result: StepResult, devices: Sequence[Devi
     }
 
 
+def start_lines(facts: DataFacts, seq: int, steps: int, saved: SavedCheckpoint | None) -> list[str]:
+    """What a run begins with, for people: its data, its steps, and where it goes on."""
+    done = ", from the beginning" if saved is None else f"; {saved.step:,} are done, in {saved.folder}"
+    return [
+        f"data     {facts.tokens:,} tokens in {facts.documents:,} documents, {facts.label_tokens:,} of them count;"
+        f" {facts.empty_documents:,} empty documents left out",
+        f"data     {facts.sequences:,} sequences of {seq:,} tokens;"
+        f" {facts.sequences_without_labels:,} in which nothing counts left out",
+        f"steps    {steps:,}{done}",
+    ]
+
+
 class Progress:
-    """One line a step on stderr: rewritten in place on a terminal, else a line each."""
+    """One line a step on stderr: rewritten in place on a terminal, else a line each.
+
+    It is a convenience: what cannot be written is lost, and the run goes on. Without a stderr there is none.
+    """
 
     def __init__(self, steps: int, stream: TextIO | None = None) -> None:
         self._steps = steps
         self._stream = stream or sys.stderr
         self._recent: list[float] = []
         self._live: Any = None
-        if self._stream.isatty():
+        if self._stream is not None and self._stream.isatty():
             from rich.console import Console
             from rich.live import Live
 
@@ -53,12 +73,14 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self._live:
-            self._live.start()
+            with suppress(*LOST):
+                self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._live:
-            self._live.stop()
+            with suppress(*LOST):
+                self._live.stop()
 
     def step(self, record: Mapping[str, Any]) -> None:
         self._recent = [*self._recent, record["step_secs"]][-RECENT_STEPS:]
@@ -76,16 +98,23 @@ class Progress:
         if self._live:
             from rich.text import Text
 
-            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+            with suppress(*LOST):
+                self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
         else:
-            print(line, file=self._stream, flush=True)
+            self._print(line)
 
     def say(self, line: str) -> None:
         """A line that stays."""
         if self._live:
-            self._live.console.print(line, highlight=False, markup=False)
+            with suppress(*LOST):
+                self._live.console.print(line, highlight=False, markup=False)
         else:
-            print(line, file=self._stream, flush=True)
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        if self._stream is not None:  # print would take it for stdout
+            with suppress(*LOST):
+                print(line, file=self._stream, flush=True)
 
 
 def _duration(secs: float) -> str:

@@ -13,10 +13,10 @@ from graphcache.cpus import available_cpus
 from trainer.checkpoint.save import files_beside
 from trainer.config import RunConfig
 from trainer.heap import give_back_free_memory, share_one_heap
-from trainer.numerics import deterministic
+from trainer.numerics import deterministic, thread_count
 from trainer.optim.adamw import open_optimizer, worker_count
 from trainer.preflight import Findings, Ready
-from trainer.report import Progress, summary
+from trainer.report import Progress, start_lines, summary
 from trainer.run_folder import RunFolder
 from trainer.session import Session
 from trainer.start import build_network, initial_state, load_weights, saved_state
@@ -32,18 +32,23 @@ def run(config: RunConfig) -> dict[str, Any]:
     Raises whatever preflight finds missing, NonFiniteLossError, CheckpointError, and Stopped.
     """
     folder = RunFolder(config.out)
-    with StopRequest().installed() as stop, folder.held(), deterministic(available_cpus()):
+    with StopRequest().installed() as stop, folder.held(resume=config.resume), deterministic(thread_count()):
         share_one_heap()
-        ready = Findings(config).ready()
+        ready = Findings(config, held=True).ready()
         give_back_free_memory()
-        folder.write("config.json", config.as_json())
-        folder.write("environment.json", environment(ready))
-        folder.forget_steps_after(ready.done)
         with Progress(ready.steps) as progress:
-            for line in ready.choice.lines():
+            for line in _start_lines(ready):
                 progress.say(line)
-            saved = _train(ready, folder, stop, progress) if ready.done < ready.steps else None
+            if ready.saved is not None and ready.done >= ready.steps:
+                saved = ready.saved.folder  # nothing to do, so nothing is written
+            else:
+                saved = _train(ready, folder, stop, progress)
     return summary(config, folder.steps(), saved)
+
+
+def _start_lines(ready: Ready) -> list[str]:
+    devices = [f"device   {line}" for line in ready.choice.lines()]
+    return [*devices, *start_lines(ready.corpus.facts, ready.config.seq, ready.steps, ready.saved)]
 
 
 def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progress) -> Any:
@@ -72,6 +77,7 @@ def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progres
             ready.done,
             ready.steps,
         )
+        folder.begin_session(config.as_json(), environment(ready), ready.done)
         return session.train(stop, progress)
 
 

@@ -1,9 +1,14 @@
-"""RUN/: the folder of a run, held by one process at a time."""
+"""RUN/: the folder of a run, held by one process at a time.
+
+A folder with other files in it is refused before anything is written: a run replaces config.json, and a model has one.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -11,14 +16,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from graphcache.errors import GraphcacheError, StoreError
-from graphcache.store.files import make_folder, write_file
+from graphcache.errors import GraphcacheError
+from graphcache.store.files import TEMPORARY, is_temporary, make_folder, sync_folder
 
-_HINT = "free some space there, or choose another --out"
+LOCK, SETTINGS, ENVIRONMENT = "lock", "config.json", "environment.json"
+# Settings that config.json has had since the first version, and that no model's config.json has.
+_OWN_SETTINGS = frozenset({"model", "data", "out", "resident_layers", "update_workers"})
+_SPACE_HINT = "free some space there, or choose another --out"
+_HINT = "choose another --out"
 
 
 class RunFolderError(GraphcacheError):
-    """RUN belongs to another run, or cannot be written."""
+    """RUN belongs to another run or to something else, or cannot be written."""
 
     name = "run-folder"
 
@@ -31,59 +40,71 @@ class RunFolder:
         self.checkpoints = root / "checkpoints"
         self._steps = root / "steps.jsonl"
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other runs out. Raises RunFolderError when one has it, or when it cannot be made."""
-        try:
-            make_folder(self.root)
-            handle = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise RunFolderError(
-                f"{self.root} cannot be written: {error.strerror}", hint="choose another --out"
-            ) from error
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise RunFolderError(
-                    f"another run holds {self.root}", hint="wait for it, or choose another --out"
-                ) from error
-            yield
-        finally:
-            os.close(handle)
+    def check(self, *, resume: bool) -> None:
+        """That `held` would succeed, as far as can be told without making anything. Raises RunFolderError."""
+        self._check_ours()
+        with self._writing():
+            _check_writable(self.root.absolute())
+        if (self.root / LOCK).exists():
+            with self._locked():
+                pass
+        if not resume:
+            self._check_unused()
 
-    def check_unused(self) -> None:
-        """That a new run would mix with no old one. Raises RunFolderError."""
-        if self._steps.exists() or self.checkpoints.exists():
-            raise RunFolderError(
-                f"{self.root} holds a run already", hint="--resume goes on with it; a new run needs another --out"
-            )
+    @contextmanager
+    def held(self, *, resume: bool) -> Iterator[None]:
+        """Make RUN and keep other runs out.
+
+        Raises RunFolderError when it is another run's, holds other files (then nothing is written), or cannot be made.
+        """
+        self._check_ours()
+        with self._writing():
+            make_folder(self.root)
+        with self._locked():
+            if not resume:
+                self._check_unused()
+            self._sweep()
+            yield
+
+    def begin_session(self, settings: Mapping[str, Any], environment: Mapping[str, Any], done: int) -> None:
+        """Record what trains from here on, after `done` steps. The session before keeps its environment, numbered.
+
+        Lines of later steps are taken out of steps.jsonl: those were done after the checkpoint and are done again.
+        Raises RunFolderError.
+        """
+        before = self.root / ENVIRONMENT
+        if before.exists():
+            names = (self.root / f"environment-{number:04d}.json" for number in itertools.count(1))
+            with self._writing():
+                before.rename(next(name for name in names if not name.exists()))
+        self.write(SETTINGS, settings)
+        self.write(ENVIRONMENT, {"settings": settings, **environment})
+        self.forget_steps_after(done)
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
         """RUN/`name` as JSON, whole or not at all. Raises RunFolderError."""
         self._replace(self.root / name, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
 
     def forget_steps_after(self, step: int) -> None:
-        """Take the lines of later steps out of steps.jsonl: they were done after the checkpoint and are done again."""
+        """Keep the lines of steps.jsonl up to this step. Raises RunFolderError."""
         with contextlib.suppress(FileNotFoundError):
             lines = self._steps.read_bytes().splitlines(keepends=True)
-            kept = [line for line in lines if 0 < _step_of(line) <= step]
-            self._replace(self._steps, b"".join(kept))
-            self._steps.chmod(0o644)
+            self._replace(self._steps, b"".join(line for line in lines if 0 < _step_of(line) <= step))
 
     def append_step(self, record: Mapping[str, Any]) -> None:
         """Add a line to steps.jsonl. Raises RunFolderError."""
-        try:
-            with self._steps.open("a", encoding="ascii") as file:
-                file.write(json.dumps(record) + "\n")
-        except OSError as error:
-            raise RunFolderError(f"{self._steps} cannot be written: {error.strerror}", hint=_HINT) from error
+        with self._writing(self._steps, _SPACE_HINT), self._steps.open("a", encoding="ascii") as file:
+            file.write(json.dumps(record) + "\n")
 
-    def _replace(self, path: Path, data: bytes) -> None:
-        try:
-            write_file(path, data, replace=True)
-        except StoreError as error:
-            raise RunFolderError(error.message, hint=_HINT) from error
+    def sync_steps(self) -> None:
+        """Make the lines so far survive a power cut: before a checkpoint of their steps, which would survive, is named.
+
+        Not for each line: those after the newest checkpoint are done again anyway. Raises RunFolderError.
+        """
+        with self._writing(self._steps, _SPACE_HINT):
+            with self._steps.open("rb") as file:
+                os.fsync(file.fileno())
+            sync_folder(self.root)
 
     def steps(self) -> list[dict[str, Any]]:
         """The records of all steps so far."""
@@ -92,10 +113,104 @@ class RunFolder:
         except FileNotFoundError:
             return []
 
+    def _check_ours(self) -> None:
+        """That RUN is absent or empty, or that a run has made it. Raises RunFolderError."""
+        try:
+            # Not counting what a run that was killed right after it made its folder has left.
+            others = sorted(path.name for path in self.root.iterdir() if path.name != LOCK and not is_temporary(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise RunFolderError(f"{self.root} cannot be read: {error.strerror}", hint=_HINT) from error
+        if others and not self._has_settings() and not any(self.checkpoints.glob("step-*/complete.json")):
+            shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+            raise RunFolderError(
+                f"{self.root.absolute()} holds {shown} and is no run's folder",
+                hint="--out is a folder that is new or empty, or that a run has made",
+            )
+
+    def _has_settings(self) -> bool:
+        try:
+            settings = json.loads((self.root / SETTINGS).read_bytes())
+        except (OSError, ValueError):
+            return False
+        return isinstance(settings, dict) and settings.keys() >= _OWN_SETTINGS
+
+    def _check_unused(self) -> None:
+        """That a new run would mix with no old one. Raises RunFolderError."""
+        if self._steps.exists() or self.checkpoints.exists():
+            raise RunFolderError(
+                f"{self.root} holds a run already", hint="--resume goes on with it; a new run needs another --out"
+            )
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with self._writing():
+            handle = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise RunFolderError(f"another run holds {self.root}", hint=f"wait for it, or {_HINT}") from error
+            except OSError as error:
+                raise RunFolderError(
+                    f"{self.root / LOCK} cannot be locked: {error.strerror}",
+                    hint="--out must be on a file system with flock, which keeps two runs apart",
+                ) from error
+            yield
+        finally:
+            os.close(handle)
+
+    def _sweep(self) -> None:
+        """Delete what was being written when a run was killed."""
+        for path in self.root.iterdir():
+            if is_temporary(path):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        """Not the store's write_file: its files are read-only, a run's are its user's, with the umask's permissions."""
+        temporary = path.with_name(f"{TEMPORARY}{os.urandom(16).hex()}")
+        with self._writing(path, _SPACE_HINT):
+            try:
+                with temporary.open("xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.replace(path)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    temporary.unlink()
+                raise
+            sync_folder(path.parent)
+
+    @contextmanager
+    def _writing(self, path: Path | None = None, hint: str = _HINT) -> Iterator[None]:
+        """Turns OSError into RunFolderError, about RUN itself unless about a `path` in it."""
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise RunFolderError(f"{path or self.root} cannot be written: {reason}", hint=hint) from error
+
+
+def _check_writable(root: Path) -> None:
+    """Raises the OSError that making a folder, or a file in it, would end with."""
+    place = next(p for p in (root, *root.parents) if os.path.lexists(p))
+    if not place.is_dir():
+        code = errno.ENOTDIR
+    elif not os.access(place, os.W_OK | os.X_OK):
+        code = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
+    else:
+        return
+    raise OSError(code, os.strerror(code))
+
 
 def _step_of(line: bytes) -> int:
-    """0 for a line that was cut short."""
+    """0 for a line that was cut short, or is none of ours."""
     try:
-        return int(json.loads(line)["step"])
+        record = json.loads(line)
     except ValueError:
         return 0
+    step = record.get("step") if isinstance(record, dict) else None
+    return step if isinstance(step, int) else 0

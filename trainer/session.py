@@ -102,6 +102,7 @@ class Session:
         return [*sweep(self.folder.checkpoints), *delete_all_but(self.folder.checkpoints, self.config.keep)]
 
     def _save(self, step: int) -> Path:
+        self.folder.sync_steps()  # no checkpoint without the record of its steps
         contents = Contents(
             config_json=self.source.config_json,
             beside=self.beside,

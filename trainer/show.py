@@ -8,7 +8,8 @@ from typing import Any
 
 from graphcache.errors import GraphcacheError
 from trainer.memory import DevicePlan
-from trainer.preflight import Findings
+from trainer.preflight import Findings, steps_in_all
+from trainer.report import start_lines
 
 
 def show_summary(facts: Mapping[str, Any], *, as_json: bool) -> None:
@@ -35,8 +36,9 @@ def show_findings(findings: Findings, problem: GraphcacheError | None, *, as_jso
             print(f"memory   {_memory_line(plan)}")
         print(f"memory   host: {_gib(findings.memory.host_bytes)}")
     if findings.corpus is not None:
-        facts = findings.corpus.facts
-        print(f"data     {facts.tokens:,} tokens, {facts.label_tokens:,} count; {facts.sequences:,} sequences")
+        steps = steps_in_all(findings.config, findings.corpus)
+        for line in start_lines(findings.corpus.facts, findings.config.seq, steps, findings.saved):
+            print(line)
 
 
 def _as_json(findings: Findings) -> dict[str, Any]:
@@ -45,6 +47,8 @@ def _as_json(findings: Findings) -> dict[str, Any]:
         "graphs": [] if findings.graphs is None else findings.graphs.as_json(),
         "memory": None if findings.memory is None else findings.memory.as_json(),
         "data": None if findings.corpus is None else findings.corpus.facts.as_json(),
+        "steps": None if findings.corpus is None else steps_in_all(findings.config, findings.corpus),
+        "resume_from": None if findings.saved is None else str(findings.saved.folder),
     }
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config import ConfigError, RunConfig, check_resumable
+from trainer.config import ConfigError, RunConfig, check_resumable, check_same_end
 
 BASE = {"model": Path("m"), "data": Path("d"), "out": Path("o")}
 
@@ -37,6 +37,10 @@ BASE = {"model": Path("m"), "data": Path("d"), "out": Path("o")}
         ("dtype", "float16"),
         ("fusion", 3),
         ("eager_layers", True),
+        ("seq", 10**20),
+        ("accum", 2**31),
+        ("steps", 2**31),
+        ("update_workers", 10**20),
     ],
 )
 def test_a_setting_that_cannot_be_right_is_named(setting, value):
@@ -68,5 +72,38 @@ def test_what_changes_arithmetic_may_not_differ_on_resume():
 
 def test_a_schedule_with_an_end_fixes_the_steps():
     before = RunConfig(**BASE, schedule="linear", steps=5).as_json()
+    check_same_end(before, RunConfig(**BASE, schedule="linear", steps=5), 7)
+    check_same_end(before, RunConfig(**BASE, schedule="constant", steps=9), 7)
     with pytest.raises(ConfigError, match="--steps was 5 and is 9"):
-        check_resumable(before, RunConfig(**BASE, schedule="linear", steps=9))
+        check_same_end(before, RunConfig(**BASE, schedule="linear", steps=9), 7)
+
+
+def test_one_pass_and_its_number_of_steps_are_the_same_end():
+    one_pass, seven = (RunConfig(**BASE, schedule="linear", steps=steps) for steps in (None, 7))
+    check_same_end(one_pass.as_json(), seven, 7)
+    check_same_end(seven.as_json(), one_pass, 7)
+    with pytest.raises(ConfigError, match="--steps was 7 and is 8"):
+        check_same_end(seven.as_json(), one_pass, 8)
+
+
+def test_a_seed_may_be_of_any_size():
+    assert RunConfig(**BASE, seed=2**64).seed == 2**64
+
+
+def test_an_emulated_card_has_an_end():
+    RunConfig(**BASE, backend="emulator", pool_gib=2.0**20)
+    with pytest.raises(ConfigError, match="--pool-gib is 1e"):
+        RunConfig(**BASE, backend="emulator", pool_gib=1e308)
+
+
+def test_a_run_does_not_write_into_its_models_folder(tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"")
+    (model / "config.json").write_bytes(b"{}")
+    (tmp_path / "link").symlink_to(model)
+    for given in (model, model / "model.safetensors", tmp_path / "link"):
+        RunConfig(given, Path("d"), model / ".." / "run")
+        for out in (model, model / "run", tmp_path / "link" / "run"):
+            with pytest.raises(ConfigError, match="is --model's folder"):
+                RunConfig(given, Path("d"), out)

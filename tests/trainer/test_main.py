@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from tests.trainer.test_report import FIELDS
 from tests.trainer.test_run import assert_same_state
 from trainer.__main__ import main, run_command
 from trainer.checkpoint.folder import newest
+from trainer.run_folder import RunFolder
 
 TRAINER = [sys.executable, "-m", "trainer"]
 SMALL = ["--seq", "32", "--accum", "1", "--dtype", "float32", "--lr", "1e-3", "--update-workers", "1"]
@@ -29,9 +31,9 @@ def arguments(model: Path, data: Path, out: Path, *more: str) -> list[str]:
     return ["run", "--model", str(model), "--data", str(data), "--out", str(out), *SMALL, *more]
 
 
-def start(argv: list[str], **environment: str) -> subprocess.Popen:
-    env = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **environment}
-    return subprocess.Popen([*TRAINER, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+def start(argv: list[str], stderr: int = subprocess.PIPE) -> subprocess.Popen:
+    env = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    return subprocess.Popen([*TRAINER, *argv], stdout=subprocess.PIPE, stderr=stderr, text=True, env=env)
 
 
 def read_until(process: subprocess.Popen, text: str) -> None:
@@ -87,6 +89,36 @@ def test_check_prints_what_was_found_and_takes_nothing(llama, data, tmp_path, ca
     assert not (tmp_path / "run").exists()
 
 
+def test_check_says_the_data_the_steps_and_where_a_run_goes_on(llama, data, tmp_path, capsys):
+    argv = arguments(llama, data, tmp_path / "run", "--steps", "2")
+    assert main(argv) == 0
+    capsys.readouterr()
+    assert main(["check", *argv[1:], "--resume"]) == 0
+    shown = capsys.readouterr().out
+    assert "data     4,044 tokens in 60 documents, 1,948 of them count; 0 empty documents left out\n" in shown
+    assert "data     107 sequences of 32 tokens; 20 in which nothing counts left out\n" in shown
+    saved = tmp_path / "run" / "checkpoints" / "step-00000002"
+    assert f"steps    2; 2 are done, in {saved}\n" in shown
+    assert main(["check", *argv[1:], "--resume", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["steps"], found["resume_from"]) == (2, str(saved))
+    assert main([*argv, "--resume"]) == 0
+    assert f"steps    2; 2 are done, in {saved}\n" in capsys.readouterr().err
+
+
+def test_check_exits_as_a_run_whose_folder_cannot_be_used(llama, data, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    held = RunFolder(tmp_path / "held")
+    with held.held(resume=False):
+        for out in (tmp_path / "file", tmp_path / "file" / "run", held.root, tmp_path):
+            argv = arguments(llama, data, out)
+            assert main(["check", *argv[1:]]) == 2
+            said = capsys.readouterr().err
+            assert said.startswith("error[run-folder]: ")
+            assert main(argv) == 2
+            assert capsys.readouterr().err == said
+
+
 def test_check_exits_as_the_run_would(llama, data, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("GRAPHCACHE_DIR", str(tmp_path / "cache"))
     argv = arguments(llama, data, tmp_path / "run", "--backend", "emulator", "--json")
@@ -122,6 +154,63 @@ def test_sigterm_in_training_ends_after_the_step_with_a_checkpoint(llama, data, 
     assert main(arguments(llama, data, tmp_path / "straight", "--steps", more)) == 0
     assert losses(records(tmp_path / "run")) == losses(records(tmp_path / "straight"))
     assert_same_state(tmp_path / "run", tmp_path / "straight")
+
+
+def finish(command: str) -> subprocess.CompletedProcess:
+    """Of a shell, whose last exit code is the result's."""
+    env = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=env, check=False, timeout=120)
+
+
+@pytest.mark.parametrize(
+    "redirection", ["2>/dev/full", "2>&-", ">&- 2>&- <&-", "2> >(head -n 1 >/dev/null)"], ids=lambda text: text
+)
+def test_a_run_goes_on_where_its_progress_cannot_be_written(llama, data, tmp_path, redirection):
+    out = tmp_path / "run"
+    argv = [*TRAINER, *arguments(llama, data, out, "--steps", "20")]
+    shell = finish(f"{shlex.join(argv)} {redirection}")
+    assert shell.returncode == 0
+    assert shell.stderr == ""
+    assert ("last_loss" in shell.stdout) == (">&- 2>&-" not in redirection)
+    assert "step 1/20" not in shell.stdout
+    assert newest(out / "checkpoints").step == 20
+
+
+def test_a_signal_is_obeyed_where_its_message_cannot_be_written(llama, data, tmp_path):
+    """Ctrl-C ends what reads the progress too: `2>&1 | tee log`."""
+    out = tmp_path / "run"
+    with start(arguments(llama, data, out, "--steps", "1000"), stderr=subprocess.STDOUT) as process:
+        while "step 3/" not in process.stdout.readline():
+            pass
+        process.stdout.close()
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+    assert newest(out / "checkpoints").step == records(out)[-1]["step"] >= 3
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_summary_for_a_full_disk_is_an_error(llama, data, tmp_path, unbuffered):
+    argv = [*TRAINER, *arguments(llama, data, tmp_path / "run", "--steps", "1")]
+    shell = finish(f"PYTHONUNBUFFERED={unbuffered} {shlex.join(argv)} >/dev/full")
+    assert shell.returncode == 2
+    assert "error[os]: [Errno 28] No space left on device" in shell.stderr
+    assert "Traceback" not in shell.stderr
+    assert newest(tmp_path / "run" / "checkpoints").step == 1
+
+
+def test_json_for_a_full_disk_is_an_error_for_people(tmp_path):
+    argv = [*TRAINER, *arguments(tmp_path / "none", tmp_path / "none", tmp_path / "run"), "--json"]
+    shell = finish(f"{shlex.join(argv)} >/dev/full")
+    assert shell.returncode == 2
+    assert shell.stderr.startswith("error[preflight]: ")
+
+
+def test_a_reader_of_the_summary_that_has_gone(llama, data, tmp_path):
+    argv = [*TRAINER, *arguments(llama, data, tmp_path / "run", "--steps", "1")]
+    shell = finish(f"{shlex.join(argv)} | true; exit ${{PIPESTATUS[0]}}")
+    assert shell.returncode == 141
+    assert "error" not in shell.stderr
+    assert newest(tmp_path / "run" / "checkpoints").step == 1
 
 
 def test_sigterm_in_loading_ends_at_once(llama, tmp_path):

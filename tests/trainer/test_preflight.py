@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -26,8 +27,24 @@ def test_all_problems_are_listed_at_once(tmp_path, data):
     findings = Findings(settings(tmp_path / "none", tmp_path / "no.jsonl", tmp_path / "run"))
     message = findings.problem().message
     assert message.startswith("2 things stand in the way")
-    assert "[no-checkpoint]" in message or str(tmp_path / "none") in message
-    assert "tokenizer.json is missing" in message
+    assert f"[config] --model {tmp_path / 'none'}: there is no such file or folder" in message
+    assert f"[data] --data {tmp_path / 'no.jsonl'}: there is no such file" in message
+
+
+def test_a_models_name_on_a_hub_is_not_fetched(data, tmp_path):
+    problem = Findings(settings(Path("someone/some-model"), data, tmp_path / "run")).problem()
+    assert problem.message == "--model someone/some-model: there is no such file or folder"
+    assert "nothing is fetched from a hub" in problem.hint
+
+
+def test_a_run_without_its_folder_is_no_run_without_graphs(llama, data, tmp_path, monkeypatch):
+    """`check` lists both, and exits as a run that ends at its folder."""
+    monkeypatch.setenv("GRAPHCACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "file").write_text("")
+    problem = Findings(settings(llama, data, tmp_path / "file", backend="emulator")).problem()
+    assert problem.exit_code == 2
+    assert "[missing-graphs]" in problem.message
+    assert "[run-folder]" in problem.message
 
 
 def test_missing_graphs_are_listed_with_the_command_that_builds_them(llama, data, tmp_path, monkeypatch):

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
 import io
+import sys
+from pathlib import Path
 
+import pytest
+
+from trainer.checkpoint.folder import SavedCheckpoint
 from trainer.clock import Clock
+from trainer.data.corpus import DataFacts
 from trainer.loop import StepResult
 from trainer.optim.base import UpdateReport
-from trainer.report import Progress, step_record
+from trainer.report import Progress, start_lines, step_record
 
 FIELDS = {
     *("step", "loss", "tokens", "label_tokens", "lr", "step_secs", "tokens_per_sec", "update_wait_secs"),
@@ -58,3 +64,43 @@ def test_on_a_terminal_the_line_is_rewritten_and_what_is_said_stays():
         progress.step(record(5))
     assert "step 5/10" in stream.getvalue()
     assert stream.getvalue().count("saved it") == 1
+
+
+class HungUp(io.StringIO):
+    """A terminal that is gone."""
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        raise OSError(5, "Input/output error")
+
+
+def full_disk():
+    return io.TextIOWrapper(open("/dev/full", "wb", buffering=0), write_through=True)
+
+
+@pytest.mark.parametrize("broken", [full_disk, HungUp])
+def test_progress_that_cannot_be_written_is_lost(broken):
+    with broken() as stream, Progress(10, stream) as progress:
+        progress.step(record(4))
+        progress.say("saved it")
+
+
+def test_without_stderr_there_is_no_progress(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stderr", None)
+    with Progress(10) as progress:
+        progress.step(record(4))
+        progress.say("saved it")
+    assert capsys.readouterr().out == ""
+
+
+def test_what_a_run_begins_with():
+    facts = DataFacts("digest", 1000, 3, 64_000, 50_000, 2000, 7)
+    assert start_lines(facts, 32, 250, None) == [
+        "data     64,000 tokens in 1,000 documents, 50,000 of them count; 3 empty documents left out",
+        "data     2,000 sequences of 32 tokens; 7 in which nothing counts left out",
+        "steps    250, from the beginning",
+    ]
+    saved = SavedCheckpoint(Path("RUN/checkpoints/step-00000010"), 10, {}, {}, {})
+    assert start_lines(facts, 32, 250, saved)[2] == "steps    250; 10 are done, in RUN/checkpoints/step-00000010"

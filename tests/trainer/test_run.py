@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -240,3 +241,75 @@ def test_one_pass_over_the_data_is_the_default(llama, data, tmp_path):
     found = train(config)
     assert len(found) == corpus.steps_per_epoch(16) > 1
     assert sum(record["label_tokens"] for record in found) == corpus.facts.label_tokens
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"rms_norm_eps": 1e-3}, "eps was 1e-05 and is 0.001"),
+        ({"rope_theta": 5000.0}, "rope_theta was 10000.0 and is 5000.0"),
+        ({"num_hidden_layers": 2}, "layers was 3 and is 2"),
+        ({"model_type": "qwen2"}, "model_type was 'llama' and is 'qwen2'; qkv_bias was False and is True"),
+    ],
+)
+def test_another_model_is_refused_on_resume(llama, data, tmp_path, changed, named):
+    out = tmp_path / "run"
+    train(settings(llama, data, out, steps=1))
+    before = contents(out)
+    other = write_checkpoint(tmp_path / "model", LLAMA | changed)
+    with pytest.raises(ConfigError) as error:
+        run(settings(other, data, out, steps=2, resume=True))
+    assert error.value.message == f"--model is not the model of {out}/checkpoints/step-00000001: {named}"
+    assert contents(out) == before
+
+
+def test_a_models_longest_sequence_may_differ_on_resume(llama, data, tmp_path):
+    train(settings(llama, data, tmp_path / "run", steps=1))
+    other = write_checkpoint(tmp_path / "model", LLAMA | {"max_position_embeddings": 64})
+    assert len(train(settings(other, data, tmp_path / "run", steps=2, resume=True))) == 2
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_resume_that_trains_nothing_changes_nothing(llama, data, tmp_path):
+    out = tmp_path / "run"
+    train(settings(llama, data, out, steps=3))
+    before = contents(out)
+    summary = run(settings(llama, data, out, steps=2, resume=True, update_workers=1))
+    assert summary["checkpoint"] == str(out / "checkpoints" / "step-00000003")
+    with pytest.raises(ConfigError):
+        run(settings(llama, data, out, resume=True, accum=5))
+    assert contents(out) == before
+
+
+def test_each_session_is_on_record(llama, data, tmp_path):
+    out = tmp_path / "run"
+    train(settings(llama, data, out, steps=1, update_workers=1))
+    train(settings(llama, data, out, steps=2, resume=True))
+    sessions = [json.loads((out / name).read_text()) for name in ("environment-0001.json", "environment.json")]
+    assert [session["resumed_from_step"] for session in sessions] == [0, 1]
+    assert [session["settings"]["update_workers"] for session in sessions] == [1, 2]
+    assert sessions[1]["settings"] == json.loads((out / "config.json").read_text())
+
+
+def test_one_pass_goes_on_as_its_number_of_steps_under_a_schedule(llama, data, tmp_path):
+    common = {"accum": 16, "schedule": "cosine"}
+    config = settings(llama, data, tmp_path / "run", steps=None, save_every=1, **common)
+    found = train(config)
+    shutil.rmtree(newest(tmp_path / "run" / "checkpoints").folder)
+    again = train(settings(llama, data, tmp_path / "run", steps=len(found), resume=True, **common))
+    assert losses(again) == losses(found)
+
+
+def test_a_models_folder_or_any_other_is_no_place_for_a_run(llama, data, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(llama, model)
+    before = contents(model)
+    for resume in (False, True):
+        with pytest.raises(ConfigError, match="is --model's folder"):
+            run(settings(model, data, model, resume=resume))
+        with pytest.raises(RunFolderError, match="is no run's folder"):
+            run(settings(llama, data, model, resume=resume))
+    assert contents(model) == before
