@@ -45,6 +45,9 @@ class LineProgress:
     def started(self, graph: Graph, expected: Expected | None) -> None:
         self.say(f"start   {graph.name}{last_time_text(expected)}")
 
+    def elsewhere(self, graph: Graph) -> None:
+        self.say(f"wait    {graph.name}  another process is compiling it")
+
     def finished(self, outcome: Outcome) -> None:
         if outcome.state != "ready":
             self._done += 1

@@ -43,7 +43,7 @@ class BuildOptions:
     fusion:       PEs that are used as one
     jobs:         workers at once
     timeout_secs: of one graph's export or compile
-    memory_bytes: of one worker; None: an equal share of what there is
+    memory_bytes: of one worker; None: an equal share of what there is for those that will run
     retry:        compile also what the compiler refused before
     worker:       the command line of a worker
     """
@@ -55,9 +55,10 @@ class BuildOptions:
     retry: bool = False
     worker: Sequence[str] = COMMAND
 
-    @property
-    def limits(self) -> Limits:
-        share = int(available_memory_bytes() * MEMORY_SHARE / self.jobs)
+    def limits(self, graphs: int) -> Limits:
+        """For a worker of a build of so many graphs."""
+        workers = max(1, min(self.jobs, graphs))
+        share = int(available_memory_bytes() * MEMORY_SHARE / workers)
         return Limits(self.timeout_secs, self.memory_bytes or share)
 
 
@@ -75,9 +76,9 @@ def build(
 
     costs: of earlier compiles, to say how long things will take and to start the longest first
 
-    Raises ToolchainError, before anything is compiled, for an environment that cannot compile; StoreError for a store
-    that cannot be written; SourceError for a graph whose source cannot be read. A graph that cannot be compiled raises
-    nothing: it is an outcome.
+    Raises ToolchainError and StoreError, before anything is compiled, for an environment that cannot compile and a
+    store that cannot be written; SourceError for a graph whose source cannot be read. A graph that cannot be compiled
+    raises nothing: it is an outcome.
     """
     started = time.monotonic()
     for graph in graphs:
@@ -85,19 +86,21 @@ def build(
     revision = known_revision_checked(options.fusion, memo)
     with ExitStack() as stack:
 
-        def pool() -> Pool:
+        def pool(count: int) -> Pool:
             made = Pool(
                 options.jobs,
                 fusion=options.fusion,
-                limits=options.limits,
+                limits=options.limits(count),
                 scratch=stack.enter_context(scratch_folder()),
                 command=options.worker,
             )
             stack.callback(made.close)
             return made
 
-        building = Building(store, programs, costs or Costs(), listener or Silent(), pool, options.jobs)
-        if revision is None:
+        building = Building(
+            store, programs, costs or Costs(), listener or Silent(), pool, options.jobs, options.timeout_secs
+        )
+        if revision is None and graphs:
             # The first worker knows it as soon as any process could.
             revision = building.first_revision(len(graphs))
             remember_revision(memo, revision)

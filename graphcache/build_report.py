@@ -97,6 +97,9 @@ class Listener(Protocol):
 
     def started(self, graph: Graph, expected: Expected | None) -> None: ...
 
+    def elsewhere(self, graph: Graph) -> None:
+        """Another process is compiling it; this build waits for that."""
+
     def finished(self, outcome: Outcome) -> None: ...
 
     def tick(self, running: Sequence[Running], waiting: Sequence[Graph]) -> None:
@@ -110,6 +113,9 @@ class Silent:
         pass
 
     def started(self, graph: Graph, expected: Expected | None) -> None:
+        pass
+
+    def elsewhere(self, graph: Graph) -> None:
         pass
 
     def finished(self, outcome: Outcome) -> None:

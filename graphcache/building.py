@@ -8,7 +8,6 @@ compiled and nothing else, and the next one goes on from there. A graph that fai
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -27,11 +26,15 @@ from graphcache.programs import Programs
 from graphcache.source import SourceHashes
 from graphcache.source_tree import WorkTree
 from graphcache.store.base import Cost, Facts, Failure
-from graphcache.store.files import write_file
+from graphcache.store.files import TEMPORARY, write_file
 from graphcache.store.local import LocalStore
 
 # How often a graph that someone else compiles is looked for.
 ELSEWHERE_SECS = 1.0
+# Someone else gets this many times what the compile should take, and no less than PATIENT_SECS, before it is compiled
+# here all the same: a builder may have been stopped, or its node be gone while a shared folder still has its lock.
+PATIENCE, PATIENT_SECS = 5.0, 60.0
+EDITED = "its source was changed after the build had read it, so which source its program is of cannot be told"
 # A failure keeps this much of the end of what its compiler printed.
 LOG_BYTES = 1 << 20
 
@@ -47,8 +50,20 @@ class Task:
     claim: ExitStack = field(default_factory=ExitStack)
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """A graph that someone else compiles."""
+
+    item: PlanItem
+    since: float
+
+
 class Building:
-    """The state of one build; `make_pool` is called when the first worker is needed."""
+    """The state of one build of graphs whose names are unique.
+
+    make_pool:    is called when the first worker is needed, with the number of graphs that may need one
+    timeout_secs: of one compile, here and, as far as is known, elsewhere
+    """
 
     def __init__(
         self,
@@ -56,24 +71,29 @@ class Building:
         programs: Programs,
         costs: Costs,
         listener: Listener,
-        make_pool: Callable[[], Pool],
+        make_pool: Callable[[int], Pool],
         jobs: int,
+        timeout_secs: float,
     ) -> None:
         self._store, self._programs, self._costs, self._listener = store, programs, costs, listener
-        self._make_pool, self._jobs = make_pool, jobs
+        self._make_pool, self._jobs, self._timeout_secs = make_pool, jobs, timeout_secs
         self._pool: Pool | None = None
+        self._most = 0
         self._toolchain: Mapping[str, str] = {}
         self._retry = False
         self._expected: dict[str, Expected] = {}
         self._queue: list[PlanItem] = []
         self._tasks: dict[Worker, Task] = {}
-        self._elsewhere: list[PlanItem] = []
+        self._elsewhere: list[Waiting] = []
+        self._overdue: set[Key] = set()
         self._compiling: set[Key] = set()
         self._looked_secs = 0.0
         self._outcomes: dict[str, Outcome] = {}
 
     def first_revision(self, graphs: int) -> str:
         """The compiler's revision from the first worker that is ready. Raises ToolchainError when none can be."""
+        assert graphs, "no worker would be started, and none could answer"
+        self._most = graphs
         self._workers.grow(graphs)
         while not any(worker.revision for worker in self._workers.workers):
             for event in self._workers.wait():
@@ -88,9 +108,14 @@ class Building:
         to_do = [item for item in items if self._is_to_do(item)]
         self._expected = self._expect(to_do)
         self._queue = _longest_first(to_do, self._expected)
+        self._most = len(to_do)
+        if to_do:
+            check_writable(self._store)
         self._listener.planned(items, self._expected, min(len(to_do), self._jobs))
         for item in items:
             if not self._is_to_do(item):
+                # A manifest may have told its program. A trainer that starts from this cache sees no manifest.
+                self._remember(item)
                 self._settle(item, "ready")
         while self._queue or self._tasks or self._elsewhere:
             self._feed()
@@ -102,7 +127,7 @@ class Building:
     @property
     def _workers(self) -> Pool:
         if self._pool is None:
-            self._pool = self._make_pool()
+            self._pool = self._make_pool(self._most)
         return self._pool
 
     # --- giving out work ------------------------------------------------------------------------------------------
@@ -144,7 +169,8 @@ class Building:
             return
         self._looked_secs = time.monotonic()
         waiting, self._elsewhere = self._elsewhere, []
-        for item in waiting:
+        for wait in waiting:
+            item = wait.item
             assert item.key is not None
             entry = self._store.lookup(item.key)
             with self._store.claim(item.key) as free:
@@ -153,8 +179,22 @@ class Building:
                     self._settle(replace(item, entry=entry), "same program" if ours else "elsewhere")
                 elif free:
                     self._queue.append(item)
+                elif self._is_overdue(wait):
+                    self._overdue.add(item.key)
+                    self._queue.append(item)
                 else:
-                    self._elsewhere.append(item)
+                    self._elsewhere.append(wait)
+
+    def _is_overdue(self, wait: Waiting) -> bool:
+        if self._is_ours(wait.item):
+            return False
+        expected = self._expected.get(wait.item.graph.name)
+        patience_secs = max(PATIENT_SECS, PATIENCE * expected.secs) if expected else self._timeout_secs
+        return time.monotonic() - wait.since > min(patience_secs, self._timeout_secs)
+
+    def _is_ours(self, item: PlanItem) -> bool:
+        """Whether a worker of this build compiles what `item` needs."""
+        return any(task.item.key == item.key for task in self._tasks.values() if task.export_cost is not None)
 
     def _tick(self) -> None:
         now, expected = time.monotonic(), self._expected
@@ -184,16 +224,20 @@ class Building:
 
     def _exported(self, task: Task, answer: Answer) -> None:
         """The graph's program is known: it is in the store, somebody compiles it, or this worker goes on to."""
-        program = str(answer.value["program"])
-        self._remember(task.item, program)
-        task.item = self._with_program(task.item, program)
+        if answer.value["source"] != task.item.source.digest:
+            # Were it kept, or written to a manifest, the old source would have the new one's program.
+            self._fail(task, EDITED, True, answer.worker.log)
+            return
+        task.item = self._with_program(task.item, str(answer.value["program"]))
+        self._remember(task.item)
         if not self._is_to_do(task.item):
             self._settle(task.item, "same program")
             return
         assert task.item.key is not None
-        if not task.claim.enter_context(self._store.claim(task.item.key)):
+        free = task.claim.enter_context(self._store.claim(task.item.key))
+        if not free and (self._is_ours(task.item) or task.item.key not in self._overdue):
             task.claim.close()
-            self._elsewhere.append(task.item)
+            self._wait_for_others(task.item)
             return
         self._compiling.add(task.item.key)
         task.export_cost = _cost(answer)
@@ -201,11 +245,14 @@ class Building:
         self._tasks[answer.worker] = task
         self._workers.send(answer.worker, {"op": "compile"})
 
-    def _remember(self, item: PlanItem, program: str) -> None:
-        """Keeps the program of the source that was planned, unless it was edited before the worker imported it."""
-        now = SourceHashes(WorkTree()).of(item.graph.function)
-        if now.digest == item.source.digest:
-            self._programs.remember(item.source.digest, item.graph, self._toolchain["torch"], program)
+    def _wait_for_others(self, item: PlanItem) -> None:
+        self._elsewhere.append(Waiting(item, time.monotonic()))
+        if not self._is_ours(item):
+            self._listener.elsewhere(item.graph)
+
+    def _remember(self, item: PlanItem) -> None:
+        assert item.program is not None
+        self._programs.remember(item.source.digest, item.graph, self._toolchain["torch"], item.program)
 
     def _with_program(self, item: PlanItem, program: str) -> PlanItem:
         """The item again now that its program is known; its reason stays why there was something to do."""
@@ -225,7 +272,9 @@ class Building:
     def _fail(self, task: Task, cause: str, retryable: bool, log: Path) -> None:
         item, trouble = task.item, Trouble(cause, self._keep_log(task.item.graph, log), retryable)
         with task.claim:
-            if item.key is not None:
+            # What an export fails for is the source's, and no key has that in it.
+            if task.export_cost is not None:
+                assert item.key is not None
                 created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
                 failure = Failure(item.key, item.graph.name, cause, trouble.log, retryable, created)
                 self._store.record_failure(failure)
@@ -233,8 +282,7 @@ class Building:
 
     def _keep_log(self, graph: Graph, log: Path) -> str:
         """Copies the end of what was printed into the store; returns its name there, empty when it cannot be kept."""
-        slug = re.sub(r"[^A-Za-z0-9.-]+", "-", graph.name).strip("-")[:80]
-        path = self._store.layout.logs / f"{slug}-{os.urandom(4).hex()}.log"
+        path = self._store.layout.new_log(graph.name)
         try:
             write_file(path, log.read_bytes()[-LOG_BYTES:], replace=True)
         except (OSError, StoreError):
@@ -283,4 +331,12 @@ def cannot_start(event: Answer | Death) -> ToolchainError:
         error = event.value["error"]
         return ToolchainError(f"the compiler cannot be loaded: {error['message']}", hint=error["hint"])
     last = event.worker.log.read_text(errors="replace").strip().splitlines()[-1:]
-    return ToolchainError(": ".join([f"a worker could not start: {event.cause}", *last]), hint="graphcache doctor")
+    return ToolchainError(": ".join([f"a worker could not start: {event.cause}", *last]), hint=event.hint)
+
+
+def check_writable(store: LocalStore) -> None:
+    """Raises StoreError for a store that a commit could not be written to, before anything is compiled for it."""
+    for top in ("objects", "entries"):
+        probe = store.root / top / f"{TEMPORARY}{os.urandom(16).hex()}"
+        write_file(probe, b"", replace=True)
+        probe.unlink(missing_ok=True)

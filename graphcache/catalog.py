@@ -48,7 +48,7 @@ Catalog = Callable[["TensorTable", Mapping[str, Any] | None, CatalogOptions], Li
 
 
 class CatalogError(GraphcacheError):
-    """A catalog whose entry point leads nowhere."""
+    """A catalog whose entry point leads nowhere, or that lists what another one lists too."""
 
     name = "catalog"
 
@@ -112,9 +112,30 @@ def list_graphs(
     config: Mapping[str, Any] | None,
     options: CatalogOptions,
 ) -> Listing:
-    """The listings of several catalogs as one, in the order of `only`."""
-    listings = [load(name)(table, config, options) for name in only]
+    """The listings of several catalogs as one, in the order of `only`.
+
+    Raises CatalogError for two graphs of one name: everything from here on tells graphs by their names.
+    """
+    listings = {name: load(name)(table, config, options) for name in only}
+    listed_by: dict[str, str] = {}
+    for catalog, listing in listings.items():
+        for graph in listing.graphs:
+            if graph.name in listed_by:
+                raise CatalogError(
+                    f"two graphs are called {graph.name!r}: of the catalogs {listed_by[graph.name]!r} and {catalog!r}",
+                    hint="choose one of the catalogs with --only, or rename the graph in one",
+                )
+            listed_by[graph.name] = catalog
     return Listing(
-        tuple(graph for listing in listings for graph in listing.graphs),
-        tuple(use for listing in listings for use in listing.uses),
+        tuple(graph for listing in listings.values() for graph in listing.graphs),
+        tuple(use for listing in listings.values() for use in listing.uses),
     )
+
+
+def check_any_graphs(listing: Listing, only: Iterable[str]) -> None:
+    """Raises UsageError for an empty listing: a command that has nothing to do for a model was given the wrong one."""
+    if not listing.graphs:
+        raise UsageError(
+            f"the catalogs {', '.join(only) or 'none'} list no graph for these tensors",
+            hint="`graphcache shapes MODEL` shows the tensors, and what each catalog would list for them",
+        )

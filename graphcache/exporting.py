@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Sequence
 
 from graphcache.errors import GraphcacheError
 from graphcache.graph import Graph
+from graphcache.helper import helper_command, helper_environment
 from graphcache.source import SourceHashes
 from graphcache.source_tree import WorkTree
 
@@ -33,49 +32,36 @@ def installed_torch() -> str | None:
 def export_programs(graphs: Sequence[Graph]) -> list[str | GraphcacheError]:
     """The program's digest of each graph, or why there is none. About two seconds, nearly all torch's import.
 
-    Raises ExportingError when the source was edited meanwhile: a program must not be remembered for another source.
+    A program of another source than this process hashes is none: the source was edited meanwhile.
     """
-    before = _sources(graphs)
-    answers = _ask(graphs)
-    if _sources(graphs) != before:
-        raise ExportingError("the source was changed while it was exported", hint="run it again")
-    return answers
-
-
-def _sources(graphs: Sequence[Graph]) -> list[str]:
     hashes = SourceHashes(WorkTree())
-    return [hashes.of(graph.function).digest for graph in graphs]
+    sources = [hashes.of(graph.function).digest for graph in graphs]
+    lines, ending = _ask(graphs)
+    answers = [_answer(line, source) for line, source in zip(lines, sources, strict=False)]
+    missing = len(graphs) - len(answers)
+    return [*answers, *(ExportingError(f"its export ended: {ending}", hint="run graphcache doctor"),) * missing]
 
 
-def _ask(graphs: Sequence[Graph]) -> list[str | GraphcacheError]:
+def _ask(graphs: Sequence[Graph]) -> tuple[list[str], str]:
+    """A line of JSON for each graph, and how the process ended, for those that it did not get to."""
     import subprocess
 
     done = subprocess.run(
-        [sys.executable, "-m", "graphcache.program"],
+        helper_command("graphcache.program"),
         input="".join(json.dumps(graph.as_json()) + "\n" for graph in graphs),
         capture_output=True,
         text=True,
         check=False,
-        env={
-            **os.environ,
-            # The same modules as this process hashed, and torch without the vendor's backend: 1.4 s less.
-            "PYTHONPATH": os.pathsep.join(os.path.abspath(place) for place in sys.path),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-        },
+        env=helper_environment(),
     )
-    answers = [_answer(line) for line in done.stdout.splitlines()]
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        missing = len(graphs) - len(answers)
-        answers += [ExportingError(f"its export ended: {last}", hint="run graphcache doctor")] * missing
-    if len(answers) != len(graphs):
-        raise ExportingError(f"{len(answers)} programs for {len(graphs)} graphs", hint="report this")
-    return answers
+    return done.stdout.splitlines(), (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
 
 
-def _answer(line: str) -> str | GraphcacheError:
+def _answer(line: str, source: str) -> str | GraphcacheError:
+    """What a line says; `source` is the source hash that was asked for."""
     value = json.loads(line)
     if "error" in value:
         return ExportingError(value["error"]["message"], hint=value["error"]["hint"])
+    if value["source"] != source:
+        return ExportingError("its source was changed while it was exported", hint="run it again")
     return str(value["program"])

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from graphcache.helper import helper_command, helper_environment
 from graphcache.memo import Memo
-from graphcache.pool import worker_environment
 from graphcache.runtime.identity import observed
 from graphcache.scratch import scratch_folder
 from graphcache.store.base import Entry
 from graphcache.store.local import LocalStore
 from graphcache.verdict import Verdict, by_fusion, other_toolchain
 
-COMMAND = (sys.executable, "-P", "-m", "graphcache.numeric")
+COMMAND = helper_command("graphcache.numeric")
 # An executor reads the lowered graphs of its own compiler; torch says what the function means.
 MUST_MATCH = ("furiosa-torch", "compiler-revision", "torch", "fusion")
 
@@ -54,7 +53,7 @@ def _run(store: LocalStore, entries: Sequence[Entry], command: Sequence[str]) ->
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
-            env=worker_environment(scratch),
+            env=helper_environment(scratch),
         )
         assert process.stdin is not None
         assert process.stdout is not None

@@ -12,17 +12,16 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graphcache import vendor
 from graphcache.cpus import resident_bytes
+from graphcache.helper import helper_command, helper_environment
 
-COMMAND = (sys.executable, "-P", "-m", "graphcache.worker")
+COMMAND = helper_command("graphcache.worker")
 # How often memory and time are looked at.
 TICK_SECS = 0.2
 # Loading torch and the vendor takes 3 s, on a busy network disk minutes.
@@ -49,11 +48,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Death:
-    """A worker that is gone. `retryable`: whether another one could succeed where it failed."""
+    """A worker that is gone. `retryable`: whether another one could succeed where it failed; `hint`: what may help."""
 
     worker: Worker
     cause: str
     retryable: bool
+    hint: str = "graphcache doctor"
 
 
 @dataclass(eq=False)
@@ -131,9 +131,9 @@ class Pool:
         for key, _ in self._selector.select(secs):
             events += self._read(key.data)
         for worker in list(self.workers):
-            cause = self._over_limit(worker)
-            if cause:
-                events.append(self._bury(worker, Death(worker, cause, retryable=True)))
+            death = self._over_limit(worker)
+            if death:
+                events.append(self._bury(worker, death))
         return events
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class Pool:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
-                env=worker_environment(folder),
+                env=helper_environment(folder),
                 # A group of its own: Ctrl-C is for this process, which then kills the group, compiler's children too.
                 start_new_session=True,
             )
@@ -180,17 +180,18 @@ class Pool:
             return []
         return [Answer(worker, value, payload)]
 
-    def _over_limit(self, worker: Worker) -> str:
-        """Why a worker has to be killed; empty when it may go on. Idle ones are looked at too: they hold memory."""
+    def _over_limit(self, worker: Worker) -> Death | None:
+        """Why a worker has to be killed; None when it may go on. Idle ones are looked at too: they hold memory."""
         if worker.busy and time.monotonic() > worker.deadline:
             secs = f"{worker.deadline - worker.since:.3g} s"
-            return f"not done after {secs}, the limit (--timeout)" if worker.revision else f"not ready after {secs}"
-        held = resident_bytes(worker.process.pid)
-        if held > self._limits.memory_bytes:
-            return (
-                f"held {held / 1e9:.1f} GB of memory, the limit is {self._limits.memory_bytes / 1e9:.1f} GB (--memory)"
-            )
-        return ""
+            if not worker.revision:
+                return Death(worker, f"not ready after {secs}", retryable=True)
+            return Death(worker, f"not done after {secs}, the limit (--timeout)", True, "give it a longer --timeout")
+        held, limit = resident_bytes(worker.process.pid), self._limits.memory_bytes
+        if held > limit:
+            cause = f"held {held / 1e9:.1f} GB of memory, the limit is {limit / 1e9:.1f} GB (--memory)"
+            return Death(worker, cause, True, "give each worker more: a larger --memory, or fewer --jobs")
+        return None
 
     def _bury(self, worker: Worker, death: Death | None) -> Death:
         """Ends a worker; how it ended says why, when nobody knows better."""
@@ -224,19 +225,3 @@ def _ending(code: int | None) -> tuple[str, bool]:
     outside = -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
     hint = " (the kernel does that when memory is short)" if -code == signal.SIGKILL else ""
     return f"the compiler's process was ended by {name}{hint}", outside
-
-
-def worker_environment(folder: Path) -> dict[str, str]:
-    """This process's environment, with a private place for whatever the vendor caches or leaves, and our modules."""
-    temporary = folder / "tmp"
-    temporary.mkdir()
-    return {
-        **os.environ,
-        "XDG_CACHE_HOME": str(folder / "xdg-cache"),
-        "TMPDIR": str(temporary),
-        vendor.AUTOLOAD_VARIABLE: "0",
-        # The modules that this process hashed, wherever it was started.
-        "PYTHONPATH": os.pathsep.join(os.path.abspath(place) for place in sys.path if place),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONUNBUFFERED": "1",
-    }

@@ -8,7 +8,7 @@ them in its errors, and a test with each version shows that they do not reach it
 As a command it answers for `diff`, which imports no torch: one graph's JSON a line in, one line of JSON a graph out.
 
     python -m graphcache.program <graphs.jsonl
-    {"outputs": [...], "program": "5f0c..."}
+    {"outputs": [...], "program": "5f0c...", "source": "9b31..."}
     {"error": {"hint": "", "message": "...", "name": "export"}}
 """
 
@@ -33,7 +33,9 @@ from graphcache.digest import json_sha256
 from graphcache.errors import GraphcacheError
 from graphcache.graph import Graph, TensorSpec
 from graphcache.programs import PROGRAM_FORMAT
+from graphcache.source import digest_now
 from graphcache.source_lines import noted
+from graphcache.torch_state import kept
 
 
 class ExportError(GraphcacheError):
@@ -54,19 +56,29 @@ class Exported:
 def export(graph: Graph) -> Exported:
     """Exports `graph`. Reads no weights: its arguments are uninitialized memory of the right shapes.
 
-    Raises ExportError, whatever went wrong in the graph's own code.
+    Raises ExportError, whatever went wrong in the graph's own code; also when that changed torch's global state.
     """
-    call = load_function(graph)
+    with kept(graph.function.partition(":")[0]) as changed:
+        module = _export(graph, load_function(graph))
+    if changed:
+        raise ExportError(
+            f"{graph.name}: importing or calling {graph.function} changes torch's {' and '.join(changed)} for the "
+            "whole process, and with it what other graphs export to",
+            hint="give each call its dtype and device, and use torch.no_grad() and the like as contexts",
+        )
+    return Exported(json_sha256(canonical(module)), module, _outputs(module))
+
+
+def _export(graph: Graph, function: Callable[..., Any]) -> ExportedProgram:
     args = tuple(torch.empty(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in graph.args)
     try:
         with noted(_Call.forward.__code__.co_filename):
-            module = torch.export.export(_Call(call), args, strict=False)
+            return torch.export.export(_Call(function), args, strict=False)
     except Exception as error:  # whatever a graph's code, or torch's tracing of it, raises
         raise ExportError(
             f"{graph.name} ({graph.function}) cannot be exported: {type(error).__name__}: {error}",
             hint="a graph is a pure function of tensors: no Python branch on a tensor's values, no numpy, no printing",
         ) from error
-    return Exported(json_sha256(canonical(module)), module, _outputs(module))
 
 
 def load_function(graph: Graph) -> Callable[..., Any]:
@@ -206,14 +218,15 @@ def _output(position: int, value: Any) -> TensorSpec:
 
 
 def answers(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """For each graph's JSON: its program and results, or the error that it met."""
+    """For each graph's JSON: its program, results and source hash, or the error that it met."""
     for line in lines:
+        graph = Graph.from_json(json.loads(line))
         try:
-            exported = export(Graph.from_json(json.loads(line)))
+            exported = export(graph)
+            outputs = [spec.as_json() for spec in exported.outputs]
+            yield {"program": exported.program, "outputs": outputs, "source": digest_now(graph.function)}
         except GraphcacheError as error:
             yield {"error": error.as_json()}
-        else:
-            yield {"program": exported.program, "outputs": [spec.as_json() for spec in exported.outputs]}
 
 
 def main() -> int:

@@ -28,12 +28,20 @@ PROGRAM_FORMAT = "graphcache-program-1"
 RECORD_FORMAT = "graphcache-source-1"
 FOLDER = "programs"
 
-# What decides a program: source hash, signature, torch's version, the canonical form.
+# What decides a program: source hash, the function's own name, signature, torch's version, the canonical form.
 Question = dict[str, str]
 
 
 def question(source: str, graph: Graph, torch: str) -> Question:
-    return {"source": source, "signature": graph.signature_digest(), "torch": torch, "form": PROGRAM_FORMAT}
+    """The name is in because one statement may bind several functions (`f, g = make(2), make(3)`), whose source hashes
+    are then one. Its module is not, so a moved file asks the same."""
+    return {
+        "source": source,
+        "name": graph.function.partition(":")[2],
+        "signature": graph.signature_digest(),
+        "torch": torch,
+        "form": PROGRAM_FORMAT,
+    }
 
 
 class Programs:

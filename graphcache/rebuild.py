@@ -46,8 +46,9 @@ class _Task:
 
 
 def _compile(entries: list[Entry], fusion: int, options: BuildOptions) -> Iterator[Verdict]:
+    limits = options.limits(len(entries))
     with scratch_folder() as scratch:
-        pool = Pool(options.jobs, fusion=fusion, limits=options.limits, scratch=scratch, command=options.worker)
+        pool = Pool(options.jobs, fusion=fusion, limits=limits, scratch=scratch, command=options.worker)
         try:
             yield from _drive(pool, entries)
         finally:

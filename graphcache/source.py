@@ -1,16 +1,7 @@
 """The source hash of a graph: its function and everything first-party that it reaches, without importing any of it.
 
-Covered: every function, class, constant and module that the function's syntax tree names, across modules, through
-imports, aliases, re-exports, decorators and defaults; and of every first-party module that is imported on the way, the
-statements that may do more than bind names (registering a custom op, setting an option of torch, changing a table).
-
-First-party are the function's own top-level package, graphcache, and every other package that is edited where it lies
-(`SourceTree.is_local`). The rest enters by name; the toolchain has torch's version.
-
-What a syntax tree cannot tell is answered with more, never with less: a module that is passed around as a value, a
-`from x import *`, a name that nothing seems to bind enter as whole modules. A module whose name is computed
-(`import_module(name)`) is refused. Not seen: files that are no Python source (data, compiled extensions), docstrings
-that code reads, and classes that register themselves through a base class without being named.
+docs/keys.md has the rules: what is first-party, followed, refused, not seen. What a syntax tree cannot tell is answered
+with more, never with less.
 
 Moving a file changes no digest, nor does renaming an import: definitions enter by the order in which they are reached.
 """
@@ -23,14 +14,14 @@ from dataclasses import dataclass, replace
 
 from graphcache.digest import json_sha256, sha256_hex
 from graphcache.source_module import BUILTINS, DYNAMIC, MODULE_NAMES, Alias, Module
-from graphcache.source_text import Meaning, Reference, Text, plain, spell
-from graphcache.source_tree import SourceError, SourceMissingError, SourceTree
+from graphcache.source_text import WHOLE, Meaning, Reference, Text, plain, spell
+from graphcache.source_tree import SourceError, SourceMissingError, SourceTree, WorkTree
 
-__all__ = ["SourceError", "SourceHash", "SourceHashes", "SourceMissingError", "changed_parts"]
+__all__ = ["SourceError", "SourceHash", "SourceHashes", "SourceMissingError", "changed_parts", "digest_now"]
 
 OWN_PACKAGE = __name__.partition(".")[0]
-# Names of two parts that are no definition's: a whole module, and what runs when a module is imported.
-WHOLE, ON_IMPORT = "*", "<module>"
+# The name of the part that is what runs when a module is imported.
+ON_IMPORT = "<module>"
 # A part's digest only says which part changed; the whole digest is the identity.
 PART_DIGITS = 16
 
@@ -48,6 +39,14 @@ class SourceHash:
 
     def as_json(self) -> dict[str, object]:
         return {"digest": self.digest, "parts": dict(self.parts)}
+
+
+def digest_now(function: str) -> str:
+    """The digest of `package.module:name` as this process would import it. Raises SourceError.
+
+    Asked after an export, it is another one than was asked for when an edit may have come before the import.
+    """
+    return SourceHashes(WorkTree()).of(function).digest
 
 
 def changed_parts(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:

@@ -16,7 +16,16 @@ BUILTINS = frozenset(dir(builtins))
 # Set by the import system in every module.
 MODULE_NAMES = frozenset({"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__builtins__"})
 # Builtins that can reach or change any name of a module, so that a syntax tree does not tell what they do.
-DYNAMIC = frozenset({"__import__", "compile", "delattr", "eval", "exec", "globals", "locals", "setattr", "vars"})
+DYNAMIC = frozenset(
+    {"__builtins__", "__import__", "compile", "delattr", "eval", "exec", "globals", "locals", "setattr", "vars"}
+)
+# Builtins that only read what they are given; any other may call it or change it.
+READING = frozenset(
+    {"bool", "bytes", "dict", "enumerate", "float", "frozenset", "getattr", "hasattr", "int", "isinstance"}
+    | {"issubclass", "len", "list", "range", "repr", "reversed", "set", "slice", "str", "tuple", "zip"}
+)
+# Modules of the standard library that run other modules.
+IMPORT_SYSTEM = frozenset({"imp", "importlib", "pkgutil", "runpy", "zipimport"})
 
 Import = ast.Import | ast.ImportFrom
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -129,16 +138,28 @@ class Module:
         return any(self._may_change_something(call) for call in _calls_on_run(statement))
 
     def _may_change_something(self, call: ast.Call) -> bool:
-        """Builtins and the standard library are taken to change no program; everything else may."""
+        """The standard library is taken to change no program unless it is given something of others, or imports."""
         function = call.func
-        while isinstance(function, ast.Attribute):
+        while isinstance(function, ast.Attribute | ast.Subscript):
             function = function.value
-        if not isinstance(function, ast.Name):
-            # A method of a literal or of another call's result; that call is looked at by itself.
+        if isinstance(function, ast.Constant | ast.JoinedStr):
             return False
+        given = any(self._is_others(node) for part in (function, *call.args, *call.keywords) for node in ast.walk(part))
+        if not isinstance(function, ast.Name):
+            # Of a literal, or of another call's result; that call is looked at by itself.
+            return given
         if function.id not in self.bindings:
-            return function.id not in BUILTINS or function.id in DYNAMIC
+            harmless = function.id in BUILTINS and function.id not in DYNAMIC
+            return not harmless or (given and function.id not in READING)
         alias = self.alias(function.id)
+        imports = alias is not None and alias.module.partition(".")[0] in IMPORT_SYSTEM
+        return self._is_others(function) or imports or given
+
+    def _is_others(self, node: ast.AST) -> bool:
+        """Whether a name of the module stands for something that is not the standard library's."""
+        if not isinstance(node, ast.Name) or node.id not in self.bindings:
+            return False
+        alias = self.alias(node.id)
         return alias is None or alias.module.partition(".")[0] not in sys.stdlib_module_names
 
 

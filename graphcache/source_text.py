@@ -16,14 +16,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from graphcache.source_module import Alias, Function, Import, Module, bound_names, live
+from graphcache.source_module import DYNAMIC, IMPORT_SYSTEM, Alias, Function, Import, Module, bound_names, live
 from graphcache.source_tree import SourceError
 
+# The name of a part that is a whole module.
+WHOLE = "*"
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 # Fields that say nothing about what a program does, or that are written apart.
 _LEFT_OUT = {"annotation", "ctx", "decorator_list", "kind", "returns", "simple", "type_comment", "type_params"}
-# Ways to get a module whose name may be computed.
-_IMPORTERS = {"__import__", "<importlib.__import__>", "<importlib.import_module>"}
+# Ways to get a module whose name may be computed; a constant one is followed.
+_IMPORTERS = {"__import__", "<builtins.__import__>", "<importlib.__import__>", "<importlib.import_module>"}
+# What of the import system runs no module, or one that is named besides.
+_HARMLESS = {"importlib.invalidate_caches", "importlib.reload", "importlib.util.find_spec", "pkgutil.extend_path"}
+# How a loader runs a module, whatever led to the loader.
+_LOADING = {"exec_module", "load_module"}
 
 
 @dataclass(frozen=True)
@@ -118,8 +124,8 @@ class _Writer:
                 return _constant(value)
             case ast.Name() | ast.Attribute():
                 text = self._name(node, called=False)
-                if text in _IMPORTERS or text.startswith("<sys.modules"):
-                    raise self._cannot_tell(node)
+                if text in _IMPORTERS:
+                    raise self._cannot_tell(node, text)
                 return text
             case ast.Call(func=ast.Name() | ast.Attribute() as function):
                 return self._call(node, function)
@@ -147,6 +153,14 @@ class _Writer:
 
     def _name(self, node: ast.Name | ast.Attribute, *, called: bool) -> str:
         """A name or a dotted name; what is left of the latter after its meaning are attributes."""
+        text = self._meaning(node, called)
+        if text not in _IMPORTERS and _hides_what_it_reaches(text):
+            raise self._cannot_tell(node, text)
+        if text == "<builtins>" or (text.startswith("<builtins.") and text[len("<builtins.") : -1] in DYNAMIC):
+            self.references.append(Reference(self.module.file.module, WHOLE))
+        return text
+
+    def _meaning(self, node: ast.Name | ast.Attribute, called: bool) -> str:
         attributes: list[str] = []
         base: ast.expr = node
         while isinstance(base, ast.Attribute):
@@ -176,16 +190,15 @@ class _Writer:
                     self.references.extend(self.resolver.alias(Alias(module, None), [], False).references)
                     self.imports.append(module)
                 case _:
-                    raise self._cannot_tell(node)
-        elif text.startswith("<sys.modules"):
-            raise self._cannot_tell(node)
+                    raise self._cannot_tell(node, text)
         return f"Call({text};{self._fields(node, skip='func')})"
 
-    def _cannot_tell(self, node: ast.expr) -> SourceError:
+    def _cannot_tell(self, node: ast.expr, text: str) -> SourceError:
+        computed = text in _IMPORTERS or text.startswith("<sys.modules")
+        does = "imports a module by a name that is computed" if computed else f"uses {ast.unparse(node)}"
         return SourceError(
-            f"{self.module.file.path}:{node.lineno} imports a module by a name that is computed, so it cannot be told "
-            "what the graph reaches",
-            hint="import the module by an import statement",
+            f"{self.module.file.path}:{node.lineno} {does}, so it cannot be told what the graph reaches",
+            hint="import modules by import statements",
         )
 
     def _scope_of(self, name: str) -> _Scope | None:
@@ -198,13 +211,16 @@ class _Writer:
         return None
 
     def _import(self, node: Import) -> str:
-        """What an import binds. One outside of functions is followed too: a name of its module or class led here."""
+        """What an import binds. Followed here is a name that is used where no scope knows it: a module's, a class's or
+        a global's."""
         aliases = list(self.module.aliases(node).items())
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
             aliases = [("*", Alias(self.module.absolute(node), None))]
         meanings = [(name, self.resolver.alias(alias, [], False)) for name, alias in aliases]
-        if all(scope.is_class for scope in self.scopes):
-            self.references.extend(reference for _, meaning in meanings for reference in meaning.references)
+        scope = self.scopes[-1] if self.scopes else None
+        for name, meaning in meanings:
+            if scope is None or scope.is_class or name in scope.globals:
+                self.references.extend(meaning.references)
         self.imports.extend(self.module.imported(node))
         return "Import(" + ",".join(f"'{name}={meaning.text}" for name, meaning in meanings) + ")"
 
@@ -271,6 +287,21 @@ class _Writer:
         if self.scopes and self.scopes[-1].is_class:
             return f"Field({target};{plain(node.annotation)};{value})"
         return f"Assign(targets=[{target}];value={value})" if node.value else ""
+
+
+def _hides_what_it_reaches(text: str) -> bool:
+    """Whether a name's meaning leads to modules past the syntax tree."""
+    names = text.strip("<>'").split(".")
+    if not _LOADING.isdisjoint(names[1:]):
+        return True
+    if not text.startswith("<"):
+        return False
+    match names:
+        case ["sys", "modules", *_]:
+            return True
+        case ["importlib", "metadata" | "resources", *_]:
+            return False
+    return names[0] in IMPORT_SYSTEM and ".".join(names) not in _HARMLESS
 
 
 def _fields(

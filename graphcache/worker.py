@@ -5,7 +5,7 @@ or eat all memory. Requests are lines of JSON on stdin; an answer is a line of J
 the bytes that it announces. Everything else that is printed, by Python or by native code, goes to a log file that
 the request names.
 
-    {"op": "export", "graph": {...}, "log": PATH}   {"program": ..., "outputs": [...], "cost": {...}}
+    {"op": "export", "graph": {...}, "log": PATH}   {"program": ..., "outputs": [...], "source": ..., "cost": {...}}
     {"op": "compile", "log": PATH}                  {"sizes": [R, D], "estimate_ns": ..., "cost": {...}} R+D bytes
     any                                             {"error": {...}, "retryable": ...}
 
@@ -32,6 +32,7 @@ from typing import IO, Any, Protocol
 from graphcache.errors import GraphcacheError
 from graphcache.graph import Graph, TensorSpec
 from graphcache.retryable import is_retryable
+from graphcache.source import digest_now
 from graphcache.toolchain.base import Compiled
 
 _PR_SET_PDEATHSIG = 1
@@ -109,9 +110,10 @@ def _handle(compiler: GraphCompiler, request: dict[str, Any], meter: Meter) -> t
     meter.start()
     try:
         if request["op"] == "export":
-            program, outputs = compiler.export(Graph.from_json(request["graph"]))
-            found = {"program": program, "outputs": [spec.as_json() for spec in outputs]}
-            return {**found, "cost": meter.read()}, ()
+            graph = Graph.from_json(request["graph"])
+            program, outputs = compiler.export(graph)
+            found = {"program": program, "outputs": [spec.as_json() for spec in outputs], "cost": meter.read()}
+            return {**found, "source": digest_now(graph.function)}, ()
         compiled = compiler.compile_exported()
         payload = compiled.runnable, compiled.dfg
         sizes = {"sizes": [len(part) for part in payload], "estimate_ns": compiled.estimate_ns}

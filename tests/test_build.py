@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -10,9 +11,13 @@ from pathlib import Path
 import pytest
 
 from graphcache import build as build_module
+from graphcache import building
+from graphcache.build import BuildOptions
+from graphcache.build_report import Silent
 from graphcache.costs import Costs
 from graphcache.errors import StoreError, ToolchainError, UsageError
 from graphcache.graph import Graph
+from graphcache.key import Key
 from graphcache.programs import Programs
 from graphcache.store.base import Cost
 from graphcache.store.local import LocalStore
@@ -20,7 +25,7 @@ from graphcache.verify import verify
 from tests.store.processes import finish, kill, start
 from tests.support.fake_build import FakeMachine, fake_toolchain, states
 from tests.support.fake_graphs import fake_graph
-from tests.support.fake_worker import REVISION
+from tests.support.fake_worker import REVISION, fake_program, with_variables
 from tests.support.vendor_texts import NO_CC, NO_HEADERS
 from tests.test_pool import running
 
@@ -184,10 +189,10 @@ def test_a_worker_of_another_compiler_never_compiles(machine: FakeMachine) -> No
     assert machine.compiled == []
 
 
-def test_workers_that_cannot_start_end_the_build(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_CANNOT_START", "1")
-    with pytest.raises(ToolchainError, match=r"could not start.*librenegade\.so"):
-        machine.build(GRAPHS)
+def test_workers_that_cannot_start_end_the_build(machine: FakeMachine) -> None:
+    with pytest.raises(ToolchainError, match=r"could not start.*librenegade\.so") as error:
+        machine.build(GRAPHS, worker=with_variables(FAKE_CANNOT_START=1))
+    assert error.value.hint == "graphcache doctor"
 
 
 def test_what_a_machine_lacks_is_said_before_anything_starts(
@@ -207,33 +212,134 @@ def test_a_store_that_cannot_be_written_is_an_error(machine: FakeMachine, tmp_pa
         machine.build(GRAPHS, store=LocalStore(tmp_path / "file"))
 
 
-def test_a_source_that_is_edited_meanwhile_is_not_remembered(
-    machine: FakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "edited_package"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    source = package / "graphs.py"
-    source.write_text("def step(x):\n    return x\n")
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of `edited_package.graphs`."""
+    folder = tmp_path / "edited_package"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
+    return folder / "graphs.py"
+
+
+@pytest.mark.parametrize("edit", ["def step(x):\n    return x * 2\n", "def step(x:\n"])
+def test_a_source_that_is_edited_meanwhile_is_a_failure_that_nothing_keeps(
+    machine: FakeMachine, package: Path, edit: str
+) -> None:
+    package.write_text("def step(x):\n    return x\n")
     graph = fake_graph("g", function="edited_package.graphs:step")
 
-    class Edits:
+    class Edits(Silent):
         def planned(self, *_: object) -> None:
-            source.write_text("def step(x):\n    return x * 2\n")
+            package.write_text(edit)
 
-        def started(self, *_: object) -> None: ...
-
-        def finished(self, *_: object) -> None: ...
-
-        def tick(self, *_: object) -> None: ...
-
-    report = machine.build([graph], listener=Edits())
-    outcome = report.outcomes[0]
-    assert outcome.state == "compiled"
-    assert outcome.entry is not None
+    report = machine.build([graph, GRAPHS[0]], listener=Edits())
+    assert states(report) == {"g": "failed", "g0": "compiled"}
+    trouble = report.outcomes[0].trouble
+    assert trouble is not None
+    assert machine.compiled == ["g0"]
     programs = Programs(machine.store.root)
-    assert programs.known(outcome.item.source.digest, graph, fake_toolchain()["torch"]) is None
+    assert programs.known(report.outcomes[0].item.source.digest, graph, fake_toolchain()["torch"]) is None
+    assert machine.store.failures() == []
+    assert edit.startswith("def step(x:\n") or ("source was changed" in trouble.cause and trouble.retryable)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def make(k):\n    return lambda x: x * k\n\n\ndouble, triple = make(2), make(3)\n",
+        "if True:\n    def double(x):\n        return x * 2\n    def triple(x):\n        return x * 3\n",
+        "try:\n    def double(x):\n        return x * 2\n    def triple(x):\n        return x * 3\nfinally: ...\n",
+    ],
+)
+def test_two_graphs_of_one_statement_keep_their_own_programs(machine: FakeMachine, package: Path, text: str) -> None:
+    package.write_text(text)
+    graphs = [fake_graph(name, function=f"edited_package.graphs:{name}") for name in ("double", "triple")]
+    first, again = machine.build(graphs), machine.build(graphs)
+    assert states(again) == {"double": "ready", "triple": "ready"}
+    keys = [[outcome.entry and outcome.entry.key for outcome in report.outcomes] for report in (first, again)]
+    assert keys[0] == keys[1]
+    assert len(set(keys[0])) == 2
+
+
+def test_a_ready_graphs_program_is_kept_whoever_told_it(machine: FakeMachine) -> None:
+    report = machine.build([GRAPHS[0]])
+    item = report.outcomes[0].item
+    told, torch = Programs(None), fake_toolchain()["torch"]
+    assert item.program is not None
+    told.remember(item.source.digest, item.graph, torch, item.program)
+    shutil.rmtree(machine.store.root / "programs")
+    # As a manifest tells it: known, and not in the cache.
+    kept = Programs(machine.store.root)
+    kept._known.update(told._known)
+    machine.known = REVISION
+    assert states(machine.build([GRAPHS[0]], programs=kept, worker=NO_WORKER)) == {"g0": "ready"}
+    assert Programs(machine.store.root).known(item.source.digest, item.graph, torch) == item.program
+
+
+def test_nothing_to_build_starts_nothing(machine: FakeMachine) -> None:
+    assert machine.build([], worker=NO_WORKER).outcomes == ()
+
+
+def test_a_graph_that_a_stopped_builder_holds_is_said_and_compiled_in_the_end(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "PATIENCE", 0.0)
+    monkeypatch.setattr(building, "PATIENT_SECS", 0.0)
+    costs = Costs()
+    costs.add(GRAPHS[0], Cost(1.0, 1.0, 1))
+    told: list[str] = []
+
+    class Notes(Silent):
+        def elsewhere(self, graph: Graph) -> None:
+            told.append(graph.name)
+
+    with machine.store.claim(Key.of(fake_program(GRAPHS[0]), fake_toolchain())) as free:
+        assert free
+        report = machine.build(GRAPHS[:2], costs=costs, listener=Notes())
+    assert states(report) == {"g0": "compiled", "g1": "compiled"}
+    assert told == ["g0"]
+
+
+def test_a_graph_that_this_build_compiles_itself_is_no_other_processes(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "PATIENCE", 0.0)
+    monkeypatch.setattr(building, "PATIENT_SECS", 0.0)
+    monkeypatch.setattr(building, "ELSEWHERE_SECS", 0.0)
+    twins = [fake_graph(name, program="p", note=name, secs=0.5) for name in ("a", "b")]
+    costs = Costs()
+    for graph in twins:
+        costs.add(graph, Cost(1.0, 1.0, 1))
+    told: list[Graph] = []
+
+    class Notes(Silent):
+        def elsewhere(self, graph: Graph) -> None:
+            told.append(graph)
+
+    machine.build(twins, costs=costs, listener=Notes())
+    assert len(machine.compiled) == 1
+    assert told == []
+
+
+def test_a_store_that_takes_no_objects_is_found_before_anything_is_compiled(machine: FakeMachine) -> None:
+    machine.store.root.mkdir()
+    (machine.store.root / "objects").write_text("a file in the place of a folder")
+    with pytest.raises(StoreError, match="objects"):
+        machine.build(GRAPHS)
+    assert machine.compiled == []
+
+
+def test_memory_is_shared_by_the_workers_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_module, "available_memory_bytes", lambda: 1 << 36)
+    assert BuildOptions(jobs=64).limits(2) == BuildOptions(jobs=2).limits(64)
+    assert BuildOptions(jobs=64, memory_bytes=5).limits(2).memory_bytes == 5
+
+
+def test_a_limit_that_stops_every_worker_is_said_to_be_the_reason(machine: FakeMachine) -> None:
+    with pytest.raises(ToolchainError, match="the limit is") as error:
+        machine.build(GRAPHS, memory_bytes=1)
+    assert "--memory" in error.value.hint
 
 
 def test_a_killed_build_keeps_what_it_committed_and_the_next_goes_on(machine: FakeMachine) -> None:
@@ -257,13 +363,7 @@ def test_an_interrupted_build_leaves_no_process_and_no_scratch(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     pids: list[int] = []
 
-    class Interrupts:
-        def planned(self, *_: object) -> None: ...
-
-        def started(self, *_: object) -> None: ...
-
-        def finished(self, *_: object) -> None: ...
-
+    class Interrupts(Silent):
         def tick(self, *_: object) -> None:
             if machine.compiled:
                 pids.extend(int(p) for p in os.listdir("/proc") if p.isdigit() and is_fake_worker(int(p)))

@@ -19,6 +19,7 @@ from graphcache.store.base import Entry
 from graphcache.verdict import Verdict
 from tests.support.fake_build import OPTIONS, FakeMachine, fake_toolchain
 from tests.support.fake_graphs import fake_graph
+from tests.support.fake_worker import with_variables
 
 # Answers like `graphcache.numeric` for graphs by their names: "ok", "bad" and "dies".
 NUMERIC = """
@@ -51,9 +52,10 @@ def numeric(machine: FakeMachine, found: list[Entry]) -> list[Verdict]:
         return list(numeric_checks(machine.store, found, memo, command=COMMAND))
 
 
-def rebuild(machine: FakeMachine, found: list[Entry]) -> dict[str, Verdict]:
+def rebuild(machine: FakeMachine, found: list[Entry], worker: tuple[str, ...] = ()) -> dict[str, Verdict]:
     with memo_of(machine.store.root) as memo:
-        return {verdict.entry.graph.name: verdict for verdict in rebuilds(found, memo, OPTIONS)}
+        options = replace(OPTIONS, worker=worker or machine.worker)
+        return {verdict.entry.graph.name: verdict for verdict in rebuilds(found, memo, options)}
 
 
 def test_numeric_asks_for_every_entry(machine: FakeMachine) -> None:
@@ -111,11 +113,10 @@ def test_a_source_that_means_something_else_now_cannot_be_rebuilt(machine: FakeM
     assert "another program" in verdict.detail
 
 
-def test_a_compiler_that_cannot_be_loaded_is_an_error(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_cannot_be_loaded_is_an_error(machine: FakeMachine) -> None:
     found = entries(machine, "a", "b")
-    monkeypatch.setenv("FAKE_CANNOT_START", "1")
     with pytest.raises(ToolchainError, match="could not start"):
-        rebuild(machine, found)
+        rebuild(machine, found, with_variables(FAKE_CANNOT_START=1))
 
 
 def test_fusions_are_asked_apart(machine: FakeMachine) -> None:

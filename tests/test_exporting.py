@@ -101,14 +101,31 @@ def test_programs_are_what_torch_exports(package):
     assert "no good" in broken.message
 
 
-def test_a_program_is_not_kept_for_a_source_that_was_edited_meanwhile(package, monkeypatch):
-    def edit(graphs):
-        (package / "graphs.py").write_text(GRAPHS.replace("FACTOR = 2.0", "FACTOR = 2.5"))
-        return ["a" * 64 for _ in graphs]
+@needs_torch
+def test_a_program_is_not_kept_for_a_source_that_was_edited_meanwhile(package):
+    edit = "import pathlib\nhere = pathlib.Path(__file__)\nhere.write_text(here.read_text().replace('2.0', '2.5'))\n"
+    (package / "graphs.py").write_text(edit + GRAPHS)
+    (found,) = export_programs([graph("plain")])
+    assert isinstance(found, ExportingError)
+    assert "was changed while it was exported" in found.message
 
-    monkeypatch.setattr(exporting, "_ask", edit)
-    with pytest.raises(ExportingError, match="was changed while it was exported"):
-        export_programs([graph("plain")])
+
+@needs_torch
+def test_code_in_the_current_folder_is_not_run(package, tmp_path, monkeypatch):
+    (before,) = export_programs([graph("plain")])
+    folder = tmp_path / "checkpoint"
+    other = folder / "exported"
+    other.mkdir(parents=True)
+    (other / "graphs.py").write_text(GRAPHS.replace("FACTOR = 2.0", "FACTOR = 2.5"))
+    for name in ("torch", "subprocess", "json"):
+        (folder / f"{name}.py").write_text(f"raise SystemExit('{name}.py of the current folder was run')\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", ["", *(place for place in sys.path if place)])
+    # With an empty entry first, this process would take the folder's; its helper must not, and must not answer for it.
+    (found,) = export_programs([graph("plain")])
+    assert isinstance(found, ExportingError)
+    monkeypatch.setattr(sys, "path", sys.path[1:])
+    assert export_programs([graph("plain")]) == [before]
 
 
 def test_an_exporter_that_dies_is_an_error_of_each_graph_that_it_left(package, monkeypatch):
@@ -207,7 +224,9 @@ def test_the_installed_torch_is_told_without_importing_it():
 
 
 def test_the_answers_are_json_lines():
-    assert exporting._answer(json.dumps({"program": "ab"})) == "ab"
-    error = exporting._answer(json.dumps({"error": {"name": "export", "message": "m", "hint": "h"}}))
+    assert exporting._answer(json.dumps({"program": "ab", "source": "s"}), "s") == "ab"
+    other = exporting._answer(json.dumps({"program": "ab", "source": "t"}), "s")
+    assert isinstance(other, ExportingError)
+    error = exporting._answer(json.dumps({"error": {"name": "export", "message": "m", "hint": "h"}}), "s")
     assert isinstance(error, ExportingError)
     assert (error.message, error.hint) == ("m", "h")

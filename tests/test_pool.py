@@ -163,12 +163,9 @@ def test_closing_ends_every_worker(make_pool: MakePool) -> None:
     assert [worker.process.returncode for worker in workers] == [-signal.SIGKILL] * 2
 
 
-def test_the_environment_hides_the_users_cache(make_pool: MakePool, tmp_path: Path) -> None:
-    from graphcache.pool import worker_environment
-
-    environment = worker_environment(tmp_path)
-    assert environment["XDG_CACHE_HOME"].startswith(str(tmp_path))
-    assert environment["TMPDIR"].startswith(str(tmp_path))
+def test_a_worker_gets_none_of_the_environment(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_CANNOT_START", "1")
+    assert ready(make_pool()).revision == REVISION
 
 
 def test_a_parent_that_is_killed_leaves_no_worker(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from graphcache.graph import Graph, TensorSpec  # noqa: E402
 from graphcache.program import ExportError, answers, canonical, export  # noqa: E402
+from graphcache.source import digest_now  # noqa: E402
 from tests.support.programs import graph_of  # noqa: E402
 
 
@@ -76,8 +79,9 @@ def test_what_cannot_be_a_graph_is_refused_with_its_name(function: str, words: s
 def test_as_a_command_it_answers_each_line() -> None:
     lines = [json.dumps(graph_of(name).as_json()) for name in ("scaled_sum", "branches_on_values", "renamed")]
     first, error, last = answers(lines)
-    assert first == last
+    assert (first["program"], first["outputs"]) == (last["program"], last["outputs"])
     assert first["program"] == program("scaled_sum")
+    assert first["source"] == digest_now(graph_of("scaled_sum").function) != last["source"]
     assert error["error"]["name"] == "export"
 
 
@@ -94,3 +98,54 @@ def test_another_process_and_hash_seed_give_the_same_digest(seed: str) -> None:
     )
     found = [json.loads(line)["program"] for line in done.stdout.splitlines()]
     assert found == [program(name) for name in names]
+
+
+# --- torch's global state ---------------------------------------------------------------------------------------------
+
+CHANGES = {
+    "default dtype": "torch.set_default_dtype(torch.float64)",
+    "default device": "torch.set_default_device('meta')",
+    "grad mode": "torch.set_grad_enabled(False)",
+    "autocast": "torch.set_autocast_enabled('cpu', True)",
+}
+READS_STATE = "def reads(x):\n    return x.mul(torch.full((4,), 2.0)).matmul(torch.ones(4, requires_grad=True))\n"
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Callable[[str], Graph]]]:
+    """Makes a module of graphs from its text; what it does to torch's state is undone in the end, should export not."""
+    monkeypatch.syspath_prepend(tmp_path)
+    made: list[str] = []
+
+    def make(text: str) -> Callable[[str], Graph]:
+        name = f"module_of_graphs_{tmp_path.name.replace('-', '_')}_{len(made)}"
+        (tmp_path / f"{name}.py").write_text(f"import torch\n{text}\n")
+        made.append(name)
+        return lambda function: Graph(function, "c", f"{name}:{function}", (TensorSpec("x", "float32", (4,)),))
+
+    yield make
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    torch._C._set_grad_enabled(True)
+    torch.set_autocast_enabled("cpu", False)
+    for name in made:
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_module_that_changes_torchs_state_is_refused_and_changes_no_other_program(module, what: str) -> None:
+    reads = module(READS_STATE)("reads")
+    before = export(reads).program
+    changing = module(f"{CHANGES[what]}\ndef one(x):\n    return x + 1\ndef two(x):\n    return x + 2\n")
+    for name in ("one", "two"):
+        # The second time nothing runs the module.
+        with pytest.raises(ExportError, match=what):
+            export(changing(name))
+    assert export(reads).program == before
+
+
+def test_a_graph_that_changes_torchs_state_when_it_is_called_is_refused(module) -> None:
+    changing = module("def one(x):\n    torch.set_default_dtype(torch.float64)\n    return x + 1\n")
+    with pytest.raises(ExportError, match="default dtype"):
+        export(changing("one"))
+    assert torch.get_default_dtype() == torch.float32

@@ -10,13 +10,12 @@ As a command it is that process: `python -m graphcache.runtime.identity` prints 
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import subprocess
-import sys
 
 from graphcache import vendor
 from graphcache.digest import checksum
 from graphcache.errors import ToolchainError
+from graphcache.helper import helper_command, helper_environment
 from graphcache.memo import Memo
 
 PREFIX = "compiler-revision 1 "
@@ -77,8 +76,8 @@ def remember_revision(memo: Memo, revision: str) -> None:
 def ask_revision(memo: Memo) -> str:
     """The compiler's revision from the compiler itself, in a process of its own. Raises ToolchainError."""
     run = subprocess.run(
-        [sys.executable, "-m", "graphcache.runtime.identity"],
-        env={**os.environ, vendor.AUTOLOAD_VARIABLE: "0"},
+        helper_command("graphcache.runtime.identity"),
+        env=helper_environment(),
         capture_output=True,
         text=True,
         timeout=ASK_SECS,

@@ -14,6 +14,7 @@ from typing import Any
 
 from graphcache import vendor
 from graphcache.errors import ToolchainError
+from graphcache.helper import helper_environment
 from graphcache.memo import Memo
 
 # The second one has the headers; apt leaves it out under --no-install-recommends.
@@ -92,7 +93,7 @@ def _run(path: str, *options: str, text: str = "") -> subprocess.CompletedProces
         return subprocess.run(
             [path, *options],
             input=text,
-            env={**os.environ, "LC_ALL": "C"},
+            env={**helper_environment(), "LC_ALL": "C"},  # what the compiler sees, which calls it
             capture_output=True,
             text=True,
             check=False,

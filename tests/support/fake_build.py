@@ -17,9 +17,9 @@ from graphcache.graph import Graph
 from graphcache.memo import Memo, memo_of
 from graphcache.programs import Programs
 from graphcache.store.local import LocalStore
-from tests.support.fake_worker import COMMAND, REVISION
+from tests.support.fake_worker import REVISION, with_variables
 
-OPTIONS = BuildOptions(jobs=2, timeout_secs=60, memory_bytes=1 << 30, worker=COMMAND)
+OPTIONS = BuildOptions(jobs=2, timeout_secs=60, memory_bytes=1 << 30)
 
 
 def fake_toolchain(fusion: int = 8, memo: Memo | None = None, revision: str | None = None) -> dict[str, str]:
@@ -36,14 +36,15 @@ def fake_toolchain(fusion: int = 8, memo: Memo | None = None, revision: str | No
 class FakeMachine:
     """A cache, and a record of what was compiled into it, across builds and processes.
 
-    known: the compiler's revision as the machine remembers it; None before its first build
+    known:  the compiler's revision as the machine remembers it; None before its first build
+    worker: the command line of a worker that writes to the record
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store = LocalStore(folder / "cache")
         self.known: str | None = None
         self._compiles = folder / "compiles"
-        monkeypatch.setenv("FAKE_COMPILES", str(self._compiles))
+        self.worker = with_variables(FAKE_COMPILES=self._compiles)
         monkeypatch.setattr(build_module, "identity", fake_toolchain)
         monkeypatch.setattr(build_module, "known_revision", lambda memo: self.known)
         monkeypatch.setattr(build_module, "remember_revision", lambda memo, revision: None)
@@ -60,16 +61,17 @@ class FakeMachine:
         listener: Listener | None = None,
         costs: Costs | None = None,
         store: LocalStore | None = None,
+        programs: Programs | None = None,
         **options: Any,
     ) -> Report:
         store = store or self.store
-        with memo_of(self.store.root) as memo:
+        with memo_of(self.store.root, building=True) as memo:
             return build(
                 graphs,
                 store,
                 memo,
-                programs=Programs(store.root),
-                options=replace(OPTIONS, **options),
+                programs=programs or Programs(store.root),
+                options=replace(OPTIONS, **{"worker": self.worker, **options}),
                 costs=costs,
                 listener=listener,
             )

@@ -10,7 +10,8 @@
     {"print": "text"}      prints, as native code does, to file descriptor 1
     {"program": "x"}       exports to the same program as every other graph with "x"
 
-A line is appended to the file in FAKE_COMPILES at each start of a compile.
+A line is appended to the file in FAKE_COMPILES at each start of a compile; with FAKE_CANNOT_START it does not start.
+A worker gets none of the environment, so `with_variables` sets them.
 """
 
 from __future__ import annotations
@@ -25,11 +26,17 @@ from pathlib import Path
 from graphcache.digest import json_sha256
 from graphcache.errors import GraphcacheError
 from graphcache.graph import Graph, TensorSpec
+from graphcache.helper import helper_command
 from graphcache.toolchain.base import Compiled, CompileError
 from graphcache.worker import die_with, parse, serve, take_stdout
 
 REVISION = "fake-revision"
-COMMAND = (sys.executable, "-P", "-m", "tests.support.fake_worker")
+COMMAND = helper_command("tests.support.fake_worker")
+
+
+def with_variables(**variables: object) -> tuple[str, ...]:
+    """The worker's command line, with environment variables."""
+    return ("env", *(f"{name}={value}" for name, value in variables.items()), *COMMAND)
 
 
 class FakeHalfWrittenError(GraphcacheError):

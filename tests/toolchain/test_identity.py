@@ -12,6 +12,7 @@ import pytest
 
 from graphcache import vendor
 from graphcache.errors import ToolchainError, UsageError
+from graphcache.helper import helper_command, helper_environment
 from graphcache.memo import Memo
 from graphcache.runtime import identity as runtime
 from graphcache.toolchain import base
@@ -73,8 +74,9 @@ def test_all_parts(memo: Memo) -> None:
 def test_the_compiler_is_asked_once_an_installation(memo: Memo, monkeypatch: pytest.MonkeyPatch) -> None:
     asks: list[str] = []
 
-    def ask(*args: object, **kwargs: object) -> subprocess.CompletedProcess[str]:
+    def ask(command: tuple[str, ...], *, env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
         asks.append("asked")
+        assert (command, env) == (helper_command("graphcache.runtime.identity"), helper_environment())
         return subprocess.CompletedProcess([], 0, stdout="fc43f6a779\n", stderr="")
 
     monkeypatch.setattr(subprocess, "run", ask)
