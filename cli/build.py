@@ -10,18 +10,19 @@ from typing import Any
 import click
 
 from cli.cache import toolchain_text, warn_of_faults
-from cli.options import PATH, cache_option, catalog_options, cli_command, given, json_option, only_option
+from cli.options import PATH, Positive, cache_option, catalog_options, cli_command, given, json_option, only_option
 from cli.progress import build_progress
 from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, emit_warning, printable, secs_text
 from graphcache import catalog, model_source
 from graphcache.build import DEFAULT_TIMEOUT_SECS, BuildOptions, build
 from graphcache.build_report import Report
 from graphcache.catalog import CatalogOptions
+from graphcache.checkout import check_sources
 from graphcache.costs import Costs
 from graphcache.graph import Listing
 from graphcache.location import cache_dir
-from graphcache.manifest import Compiled, Manifest
-from graphcache.manifest_file import is_manifest, read_manifest, write_manifest
+from graphcache.manifest import Compiled, Manifest, other_bytes
+from graphcache.manifest_file import check_writable, is_manifest, read_manifest, write_manifest
 from graphcache.memo import Memo, memo_of
 from graphcache.model_source import ModelSource
 from graphcache.plan import PlanItem, plan
@@ -33,15 +34,21 @@ from graphcache.store.local import LocalStore
 from graphcache.toolchain.base import DEFAULT_FUSION, identity
 
 FAILED = 1
+# What no compile takes and no machine has.
+MOST_SECS, MOST_GB = 1e9, 1e6
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a command line asks for: a model's graphs, from which catalogs and options, and where it all goes."""
+    """What a command line asks for: a model's graphs, from which catalogs and options, and where it all goes.
+
+    manifests: those that `--shapes-from` and `--manifest` name, as they were before
+    """
 
     model: ModelSource
     catalogs: tuple[str, ...]
     options: CatalogOptions
+    fusion: int
     listing: Listing
     store: LocalStore
     manifests: tuple[Manifest, ...]
@@ -74,12 +81,12 @@ class Request:
     "--shapes-from", "source", metavar="MODEL", type=PATH, required=True, help="A checkpoint, or a manifest of one."
 )
 @only_option
-@click.option("--fusion", type=int, default=DEFAULT_FUSION, show_default=True, help="PEs that are used as one device.")
+@click.option("--fusion", type=int, help=f"PEs that are used as one device.  [default: {DEFAULT_FUSION}]")
 @click.option("--jobs", type=click.IntRange(min=1), help="Compiles at once. Default: as CPUs and memory allow.")
 @click.option(
     "--timeout",
     "timeout_secs",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(most=MOST_SECS),
     default=DEFAULT_TIMEOUT_SECS,
     show_default=True,
     metavar="SECONDS",
@@ -88,7 +95,7 @@ class Request:
 @click.option(
     "--memory",
     "memory_gb",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(most=MOST_GB),
     metavar="GB",
     help="A compile that holds more fails. Default: an equal share of what there is.",
 )
@@ -115,25 +122,25 @@ def command(
     """Compile the graphs of a model that the cache lacks. Reads headers only, needs no card.
 
     Interrupted in any way, it loses only what was being compiled; run it again and it goes on. Exit code 1: a graph
-    could not be compiled; the others were.
+    could not be compiled; the others were. A manifest's catalogs, options and fusion stand where none are given.
     """
     request = _request(source, only, manifest, cache, options)
-    with memo_of(request.store.root) as memo:
+    with memo_of(request.store.root, building=not dry_run) as memo:
         if dry_run:
-            return _dry_run(request, memo, options["fusion"], manifest, as_json)
+            return _dry_run(request, memo, manifest, as_json)
         with build_progress(as_json) as listener:
             report = build(
                 request.listing.graphs,
                 request.store,
                 memo,
                 programs=request.programs,
-                options=_build_options(options),
+                options=_build_options({**options, "fusion": request.fusion}),
                 costs=request.costs,
                 listener=listener,
             )
     written = manifest is not None and not report.failed
     if manifest is not None and written:
-        write_manifest(manifest, _manifest(request, report.toolchain, ((o.item, o.entry) for o in report.outcomes)))
+        _write(manifest, request, report.toolchain, ((o.item, o.entry) for o in report.outcomes))
     if as_json:
         emit_json(_as_json(request, report, str(manifest) if written else None))
     else:
@@ -144,18 +151,23 @@ def command(
 def _request(
     source: Path, only: tuple[str, ...], manifest: Path | None, cache: str | None, options: Mapping[str, Any]
 ) -> Request:
+    if manifest is not None:
+        check_writable(manifest)
     model = model_source.load(source)
-    names = tuple(catalog.select(only))
-    chosen = CatalogOptions(**given(**{name: options[name] for name in CatalogOptions().as_json()}))
-    known = [path for path in dict.fromkeys([source, manifest]) if path and path.is_file() and is_manifest(path)]
-    return Request(
-        model,
-        names,
-        chosen,
-        catalog.list_graphs(names, model.table, model.config, chosen),
-        LocalStore(cache_dir(cache)),
-        tuple(read_manifest(path) for path in known),
-    )
+    known = {path: read_manifest(path) for path in (source, manifest) if path and path.is_file() and is_manifest(path)}
+    recorded = known.get(source)
+    # What is not given is the manifest's.
+    names = tuple(catalog.select(only or (recorded.catalogs if recorded else ())))
+    defaults: Mapping[str, Any] = recorded.options if recorded else {}
+    chosen = CatalogOptions(**{**defaults, **given(**{name: options[name] for name in CatalogOptions().as_json()})})
+    fusion = options["fusion"]
+    if fusion is None:
+        fusion = (recorded and recorded.fusion) or DEFAULT_FUSION
+    listing = catalog.list_graphs(names, model.table, model.config, chosen)
+    catalog.check_any_graphs(listing, names)
+    if manifest is not None:
+        check_sources((graph.function for graph in listing.graphs), [manifest.absolute().parent])
+    return Request(model, names, chosen, fusion, listing, LocalStore(cache_dir(cache)), tuple(known.values()))
 
 
 def _build_options(options: Mapping[str, Any]) -> BuildOptions:
@@ -169,10 +181,10 @@ def _build_options(options: Mapping[str, Any]) -> BuildOptions:
     )
 
 
-def _dry_run(request: Request, memo: Memo, fusion: int, manifest: Path | None, as_json: bool) -> int:
+def _dry_run(request: Request, memo: Memo, manifest: Path | None, as_json: bool) -> int:
     """The plan, and nothing more but a manifest of it. A graph whose program nobody remembers is `unknown`: it would be
     exported first."""
-    toolchain = identity(fusion, memo)
+    toolchain = identity(request.fusion, memo)
     items = plan(
         request.listing.graphs,
         sources=SourceHashes(WorkTree()),
@@ -181,7 +193,7 @@ def _dry_run(request: Request, memo: Memo, fusion: int, manifest: Path | None, a
         store=request.store,
     )
     if manifest is not None:
-        write_manifest(manifest, _manifest(request, toolchain, ((item, item.entry) for item in items)))
+        _write(manifest, request, toolchain, ((item, item.entry) for item in items))
     warn_of_faults(request.store.faults)
     if as_json:
         facts = {"cache": str(request.store.root), "manifest": None if manifest is None else str(manifest)}
@@ -202,6 +214,17 @@ def _item_json(item: PlanItem) -> dict[str, Any]:
         "key": item.key and item.key.digest,
         "program": item.program,
     }
+
+
+def _write(
+    path: Path, request: Request, toolchain: Mapping[str, str], found: Iterable[tuple[PlanItem, Entry | None]]
+) -> None:
+    """Writes the manifest, and says where it names other bytes than one before did, under the same key."""
+    made = _manifest(request, toolchain, found)
+    for old in request.manifests:
+        for named in other_bytes(old, made.artifacts):
+            emit_warning("other-bytes", str(named))
+    write_manifest(path, made)
 
 
 def _manifest(

@@ -12,6 +12,7 @@ from graphcache.ledger import Ledger, Usage
 from graphcache.location import cache_dir
 from graphcache.memo import memo_of
 from graphcache.store.base import Entry, Fault
+from graphcache.store.files import dangling_hint
 from graphcache.store.local import LocalStore
 
 # As git shows commits: enough to be unique among thousands, short enough for a line.
@@ -22,7 +23,8 @@ def open_cache(option: str | None) -> LocalStore:
     """The cache that a command works on. Raises StoreError when there is none."""
     root = cache_dir(option)
     if not root.is_dir():
-        raise StoreError(f"there is no cache at {root}", hint="--cache names another; graphcache build makes one")
+        hint = dangling_hint(root) or "--cache names another; graphcache build makes one"
+        raise StoreError(f"there is no cache at {root}", hint=hint)
     return LocalStore(root)
 
 

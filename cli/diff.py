@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from cli.cache import toolchain_text, warn_of_faults
+from cli.cache import KEY_DIGITS, toolchain_text, warn_of_faults
 from cli.options import PATH, cache_option, cli_command, json_option
 from cli.render import count_text, emit_facts, emit_json, emit_table, emit_warning, secs_text
 from graphcache import catalog
 from graphcache.baseline import Baseline, find_manifests, of_revision, of_work_tree
+from graphcache.checkout import check_sources
 from graphcache.diff import Comparison, Now, compare
 from graphcache.exporting import export_programs, installed_torch
 from graphcache.graph import Graph
@@ -31,15 +32,24 @@ from graphcache.toolchain.seen import Seen, seen
 
 @dataclass(frozen=True)
 class Compared:
-    """A manifest with its comparisons, and the command that does what is to do."""
+    """A manifest with its comparisons.
+
+    command:        does what is to do about all but other bytes
+    verify_command: says whether a compiler of ours gives those; empty where there are none
+    """
 
     baseline: Baseline
     comparisons: tuple[Comparison, ...]
     command: str
+    verify_command: str
 
     @property
     def to_do(self) -> bool:
         return any(comparison.to_do for comparison in self.comparisons)
+
+    @property
+    def to_build(self) -> bool:
+        return any(comparison.to_do and comparison.kind != "other bytes" for comparison in self.comparisons)
 
     @property
     def to_compile(self) -> list[Comparison]:
@@ -78,15 +88,18 @@ def command(manifests: tuple[Path, ...], since: str | None, cache: str | None, a
     """Say which graphs are stale, why, and what building them costs.
 
     A graph is: unchanged; same program (its source changed, what it exports to did not); stale, with source, signature
-    or toolchain as the reason; new; removed; missing from the store; or planned, that is listed in the manifest
-    without a compile on purpose.
+    or toolchain as the reason; new; removed; missing from the store; other bytes (the store's artifact is not the one
+    that the manifest names); or planned, that is listed in the manifest without a compile on purpose.
 
     Exit code 0: nothing to do (unchanged, same program, planned). 1: something to do. 2: an error.
     """
     store = LocalStore(cache_dir(cache))
+    current = of_work_tree(find_manifests(manifests, Path.cwd()))
+    functions = {recorded.graph.function for baseline in current for recorded in baseline.manifest.graphs}
+    check_sources(functions, [Path.cwd(), *(baseline.path.absolute().parent for baseline in current)])
     with memo_of(store.root) as memo:
         toolchain = seen(memo)
-    compared, trouble = _compared(find_manifests(manifests, Path.cwd()), since, store, toolchain, cache)
+    compared, trouble = _compared(current, since, store, toolchain, cache)
     if trouble:
         emit_warning("programs", f"what was exported could not be kept: {trouble}")
     warn_of_faults(store.faults)
@@ -98,16 +111,17 @@ def command(manifests: tuple[Path, ...], since: str | None, cache: str | None, a
 
 
 def _compared(
-    paths: Sequence[Path], since: str | None, store: LocalStore, toolchain: Seen, cache: str | None
+    current: Sequence[Baseline], since: str | None, store: LocalStore, toolchain: Seen, cache: str | None
 ) -> tuple[list[Compared], str]:
     """Every manifest with its comparisons; and why programs that were exported could not be kept, if they could not."""
-    current = of_work_tree(paths)
-    programs = Programs(store.root, [baseline.manifest for baseline in current])
-    baselines = current if since is None else of_revision(paths, since, programs, Path.cwd())
+    # A folder that is no store, named by mistake perhaps, is left as it is.
+    root = store.root if store.layout.is_store() else None
+    programs = Programs(root, [baseline.manifest for baseline in current])
+    baselines = current if since is None else of_revision(current, since, programs, Path.cwd())
     now = Now(SourceHashes(WorkTree()), programs, toolchain.parts, store, installed_torch(), export_programs)
     results = compare([(baseline.recorded, listed(baseline.manifest)) for baseline in baselines], now)
     compared = [
-        Compared(baseline, comparisons, build_command(baseline, cache))
+        Compared(baseline, comparisons, build_command(baseline, cache), verify_command(baseline, comparisons, cache))
         for baseline, comparisons in zip(baselines, results, strict=True)
     ]
     return compared, programs.trouble
@@ -133,6 +147,18 @@ def build_command(baseline: Baseline, cache: str | None) -> str:
     return shlex.join([*words, "--manifest", str(baseline.path)])
 
 
+def verify_command(baseline: Baseline, comparisons: Iterable[Comparison], cache: str | None) -> str:
+    """The command that compiles again what has other bytes than the manifest names, and compares."""
+    import shlex
+
+    other = [c.item.key for c in comparisons if c.kind == "other bytes" and c.item and c.item.key]
+    if not other:
+        return ""
+    words = ["graphcache", "verify", *(key.digest[:KEY_DIGITS] for key in other), "--rebuild"]
+    words += ["--cache", cache] if cache else []
+    return shlex.join([*words, "--manifest", str(baseline.path)])
+
+
 def _show(compared: Sequence[Compared], toolchain: Seen) -> None:
     for one in compared:
         print(f"{one.baseline.path}  ({toolchain_text(one.baseline.recorded.toolchain)})")
@@ -146,7 +172,9 @@ def _show(compared: Sequence[Compared], toolchain: Seen) -> None:
     counts = Counter(c.kind for one in compared for c in one.comparisons)
     emit_facts((kind, count_text(counts[kind])) for kind in sorted(counts))
     for one in compared:
-        if one.to_do:
+        if one.verify_command:
+            print(f"\nwhether a compiler of ours gives the other bytes, says:\n  {one.verify_command}")
+        if one.to_build:
             print(f"\nto do, {_cost_text(one)}:\n  {one.command}")
 
 
@@ -184,6 +212,7 @@ def _as_json(compared: Sequence[Compared], store: LocalStore, toolchain: Seen, s
                 "expected_secs": one.expected_secs,
                 "unknown_costs": one.unknown_costs,
                 "command": one.command,
+                "verify_command": one.verify_command,
             }
             for one in compared
         ],

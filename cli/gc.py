@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 from cli.cache import KEY_DIGITS, by_name, open_cache, usage_of
 from cli.options import PATH, cache_option, cli_command, json_option
 from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table
+from graphcache.errors import UsageError
 from graphcache.gc import Limits, Plan, apply, plan
 from graphcache.ledger import Ledger
 from graphcache.memo import memo_of
@@ -31,7 +33,10 @@ def _quantity(units: Mapping[str, float]) -> Callable[[click.Context, click.Para
         scale = {unit.lower(): scale for unit, scale in units.items()}.get(found[2].lower()) if found else None
         if found is None or scale is None:
             raise click.BadParameter(f"{value!r} is not a number with a unit; units: {', '.join(units)}")
-        return float(found[1]) * scale
+        quantity = float(found[1]) * scale
+        if not math.isfinite(quantity):
+            raise click.BadParameter(f"a number of {len(found[1])} digits is larger than any cache")
+        return quantity
 
     return convert
 
@@ -95,13 +100,25 @@ def command(
 
 
 def _keep(manifests: tuple[Path, ...]) -> frozenset[str] | None:
-    """Key digests that the manifests name; None when none was given, which is not the same as one that is empty."""
+    """Key digests that the manifests name; None when none was given, which is not the same as one that is empty.
+
+    Raises UsageError for a manifest that names none, of which nothing would be kept.
+    """
     if not manifests:
         return None
+    return frozenset(digest for path in manifests for digest in _keys(path))
+
+
+def _keys(path: Path) -> list[str]:
     from graphcache.manifest_file import read_manifest
 
-    graphs = [graph for path in manifests for graph in read_manifest(path).graphs]
-    return frozenset(graph.key.digest for graph in graphs if graph.key is not None)
+    found = [graph.key.digest for graph in read_manifest(path).graphs if graph.key is not None]
+    if not found:
+        raise UsageError(
+            f"{path} names no key: its graphs are planned, so no entry would be kept for it",
+            hint=f"graphcache build --shapes-from {path} --manifest {path} writes their keys",
+        )
+    return found
 
 
 def _forget(store: LocalStore, planned: Plan) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -60,14 +61,29 @@ only_option = click.option(
 
 def catalog_options(function: F) -> F:
     """The fields of `graphcache.catalog.CatalogOptions` as options; None where one is not given."""
+    # Here, since commands without these options need nothing of manifests.
+    from graphcache.manifest import DTYPES, OPTION_LIMIT
+
+    size = click.IntRange(1, OPTION_LIMIT)
     for option in (
-        click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), help="Of weights and activations."),
-        click.option("--micro-batch", type=click.IntRange(min=1), help="Sequences in one micro-batch."),
-        click.option("--sequence", type=click.IntRange(min=1), help="Tokens in one sequence."),
-        click.option("--tile-elements", type=click.IntRange(min=1), help="Elements of one AdamW call, at most."),
+        click.option("--dtype", type=click.Choice(DTYPES), help="Of weights and activations."),
+        click.option("--micro-batch", type=size, help="Sequences in one micro-batch."),
+        click.option("--sequence", type=size, help="Tokens in one sequence."),
+        click.option("--tile-elements", type=size, help="Elements of one AdamW call, at most."),
     ):
         function = option(function)
     return function
+
+
+class Positive(click.FloatRange):
+    """A number above 0, and no more than `most`: not infinity, and not NaN, which no comparison refuses."""
+
+    def __init__(self, most: float) -> None:
+        super().__init__(min=0, max=most, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        return self.fail(f"{value} is not a number", param, ctx) if math.isnan(found) else found
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
+
+# On a terminal, a column of words may be folded to so many characters a line.
+FOLDED = 8
 
 
 def emit_json(value: Any) -> None:
@@ -51,16 +54,25 @@ def _emit_plain(header: Sequence[str], rows: list[list[str]], right: Collection[
 
 
 def _emit_rich(header: Sequence[str], rows: list[list[str]], right: Collection[str]) -> None:
+    """The first column, most often a key, and numbers stay whole. A terminal too narrow for that gets plain lines."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console = Console()
+    whole = {header[0], *right}
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    least = [width if name in whole else min(width, FOLDED) for name, width in zip(header, widths, strict=True)]
+    if sum(least) + 2 * (len(least) - 1) > console.width:
+        _emit_plain(header, rows, right)
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in header:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=name in right)
+    for name, width in zip(header, least, strict=True):
+        justify: Literal["right", "left"] = "right" if name in right else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name in whole, min_width=width)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+    console.print(table)
 
 
 def printable(text: str) -> str:

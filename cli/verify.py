@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
 from cli.cache import fault_text, open_cache
-from cli.options import cache_option, cli_command, json_option
+from cli.options import PATH, cache_option, cli_command, json_option
 from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, printable
 from graphcache.build import BuildOptions
 from graphcache.catalog import may_be_called
 from graphcache.errors import CorruptError
+from graphcache.manifest import OtherBytes, other_bytes
+from graphcache.manifest_file import read_manifest
 from graphcache.memo import Memo, memo_of
 from graphcache.numeric_checks import numeric_checks
 from graphcache.rebuild import rebuilds
@@ -28,6 +32,7 @@ from graphcache.verify import Report, verify
         "graphcache verify",
         "graphcache verify 3f2a91c04b7e --numeric",
         "graphcache verify --rebuild --json",
+        "graphcache verify --manifest cache_manifests/llama-3.1-8b-adamw.json",
     ),
 )
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
@@ -35,26 +40,41 @@ from graphcache.verify import Report, verify
     "--numeric", is_flag=True, help="Run the lowered graphs on the host against float64: the largest error in ulps."
 )
 @click.option("--rebuild", is_flag=True, help="Compile again and compare the bytes.")
+@click.option(
+    "--manifest",
+    "manifests",
+    metavar="FILE",
+    type=PATH,
+    multiple=True,
+    help="Also compare the artifacts with the digests in this manifest; may be given several times.",
+)
 @cache_option
 @json_option
-def command(keys: tuple[str, ...], numeric: bool, rebuild: bool, cache: str | None, as_json: bool) -> int:
+def command(
+    keys: tuple[str, ...], numeric: bool, rebuild: bool, manifests: tuple[Path, ...], cache: str | None, as_json: bool
+) -> int:
     """Check every byte in the cache; optionally results and rebuilds. Exit code 1 when anything is wrong.
 
     Without KEY, all entries and all files. KEY is a key's digest, or its first digits. What is corrupt is named and set
-    aside, so that the next build compiles it again. --numeric and --rebuild need the vendor's compiler of the version
-    that made an entry; others are skipped, and said to be.
+    aside, so that the next build compiles it again. --manifest tells forged bytes apart, which pass every check of the
+    cache itself. --numeric and --rebuild need the vendor's compiler of the version that made an entry; others are
+    skipped, and said to be.
     """
+    recorded = [read_manifest(path) for path in manifests]
     store = open_cache(cache)
     report = verify(store, keys)
+    found = {entry.key.digest: entry.artifact_digest for entry in report.entries}
+    other = [named for manifest in recorded for named in other_bytes(manifest, found)]
     deep = {name: check for name, check in DEEP.items() if {"numeric": numeric, "rebuild": rebuild}[name]}
     if not as_json:
-        _show(report)
+        _show(report, other)
     verdicts = _run_deep(store, report.entries, deep, quiet=as_json)
     if as_json:
         facts = {name: [verdict.as_json() for verdict in found] for name, found in verdicts.items()}
-        emit_json({"cache": str(store.root), **_as_json(report), **facts})
+        named = [asdict(each) for each in other]
+        emit_json({"cache": str(store.root), **_as_json(report), "other_bytes": named, **facts})
     wrong = [v for found in verdicts.values() for v in found if v.state == "failed"]
-    return 0 if report.sound and not wrong else CorruptError.exit_code
+    return 0 if report.sound and not other and not wrong else CorruptError.exit_code
 
 
 DeepCheck = Callable[[LocalStore, Sequence[Entry], Memo], Iterator[Verdict]]
@@ -103,9 +123,11 @@ def _as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def _show(report: Report) -> None:
+def _show(report: Report, other: Sequence[OtherBytes]) -> None:
     for fault in report.faults:
         print(f"corrupt  {fault_text(fault)}")
+    for named in other:
+        print(printable(f"other bytes  {named}"))
     emit_table(
         ("leftover", "file"),
         [(what, path) for what in ("orphans", "strays", "temporaries") for path in getattr(report, what)],

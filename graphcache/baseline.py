@@ -10,13 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from graphcache.checkout import checkout
+from graphcache.git_tree import GitTree
 from graphcache.key import Key
 from graphcache.manifest import Manifest, Recorded
 from graphcache.manifest_file import decode_manifest, read_manifest
 from graphcache.manifest_json import ManifestMissingError
 from graphcache.programs import Programs
 from graphcache.source import SourceError, SourceHashes, SourceMissingError
-from graphcache.source_tree import LAYOUTS, GitTree, WorkTree
 
 FOLDER = "cache_manifests"
 
@@ -54,32 +55,25 @@ def find_manifests(given: Sequence[Path], start: Path) -> list[Path]:
     return [near / name for name in found]
 
 
-def checkout(start: Path) -> Path | None:
-    """The git work tree that holds `start`, found without git."""
-    start = start.absolute()
-    return next((folder for folder in (start, *start.parents) if (folder / ".git").exists()), None)
-
-
 def of_work_tree(paths: Iterable[Path]) -> list[Baseline]:
     """Raises kinds of ManifestError."""
     return [Baseline(path, manifest, manifest) for path in paths for manifest in (read_manifest(path),)]
 
 
-def of_revision(paths: Iterable[Path], revision: str, programs: Programs, start: Path) -> list[Baseline]:
+def of_revision(current: Iterable[Baseline], revision: str, programs: Programs, start: Path) -> list[Baseline]:
     """Manifests and sources at `revision` of the checkout around `start`.
 
     A manifest that was not there yet is taken as it is now, with the sources of then. Raises SourceError for a
-    revision that is none, kinds of ManifestError.
+    revision that is none and for what git cannot give, kinds of ManifestError.
     """
     repository = checkout(start)
     if repository is None:
         raise SourceError(f"{start} is in no git checkout", hint="--since reads sources from git: run it in a checkout")
-    manifests = {path: read_manifest(path) for path in paths}
-    with GitTree(repository, revision, _roots(repository, manifests.values())) as then:
+    with GitTree(repository, revision) as then:
         sources = SourceHashes(then)
         return [
-            Baseline(path, manifest, _with_sources(_manifest_then(then, path, manifest), sources, programs))
-            for path, manifest in manifests.items()
+            replace(each, recorded=_with_sources(_manifest_then(then, each.path, each.manifest), sources, programs))
+            for each in current
         ]
 
 
@@ -87,16 +81,6 @@ def _manifest_then(then: GitTree, path: Path, manifest: Manifest) -> Manifest:
     place = os.path.relpath(path.resolve(), then.repository.resolve())
     text = None if place.startswith("..") else then.text(Path(place).as_posix())
     return manifest if text is None else decode_manifest(text, f"{then.commit[:12]}:{place}")
-
-
-def _roots(repository: Path, manifests: Iterable[Manifest]) -> tuple[str, ...]:
-    """Where in the repository the top-level packages of the graphs' functions lie now, and where they usually do."""
-    tree = WorkTree()
-    tops = {recorded.graph.function.partition(".")[0] for manifest in manifests for recorded in manifest.graphs}
-    folders = [os.path.dirname(os.path.realpath(place)) for top in sorted(tops) for place in tree.places(top)]
-    places = [Path(os.path.relpath(folder, repository.resolve())).as_posix() for folder in folders]
-    inside = ["" if place == "." else f"{place}/" for place in places if not place.startswith("..")]
-    return tuple(dict.fromkeys([*inside, *LAYOUTS]))
 
 
 def _with_sources(manifest: Manifest, sources: SourceHashes, programs: Programs) -> Manifest:

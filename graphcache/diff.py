@@ -21,7 +21,9 @@ from graphcache.programs import PROGRAM_FORMAT, Programs, question
 from graphcache.source import SourceHashes, changed_parts
 from graphcache.store.base import Store
 
-Kind = Literal["unchanged", "same program", "stale", "new", "removed", "missing from the store", "planned"]
+Kind = Literal[
+    "unchanged", "same program", "stale", "new", "removed", "missing from the store", "other bytes", "planned"
+]
 # Kinds that leave nothing to do.
 DONE: frozenset[Kind] = frozenset({"unchanged", "same program", "planned"})
 
@@ -75,7 +77,17 @@ class Comparison:
             return "stale"
         if self.item.entry is None:
             return "missing from the store"
+        if self.has_other_bytes:
+            return "other bytes"
         return "unchanged" if self.item.source.digest == self.recorded.source.digest else "same program"
+
+    @property
+    def has_other_bytes(self) -> bool:
+        """Whether the store has an artifact of the manifest's very key that is not the one which the manifest names."""
+        entry = None if self.item is None else self.item.entry
+        if entry is None or self.recorded is None or self.recorded.compiled is None:
+            return False
+        return entry.key == self.recorded.key and entry.artifact_digest != self.recorded.compiled.artifact
 
     @property
     def to_do(self) -> bool:
@@ -177,7 +189,10 @@ def _comparison(side: Side, before: Recorded | None, item: PlanItem, note: str, 
     if bare.kind == "stale" and before is not None:
         reasons = _stale(side, before, item)
     if bare.to_do:
-        if item.entry is not None:
+        if bare.kind == "other bytes" and item.entry and before and before.compiled:
+            found, named = item.entry.artifact_digest[:12], before.compiled.artifact[:12]
+            reasons.append(f"the store has {found}, the manifest names {named}")
+        elif item.entry is not None:
             reasons.append("in the store already")
         elif note:
             reasons.append(note)

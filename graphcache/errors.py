@@ -6,7 +6,7 @@ Exit codes of all commands:
 
 ====  =======================================================================
 0     done, or nothing to do
-1     something to do (diff), a graph failed to compile (build), or corruption was found (verify)
+1     something to do (diff), a graph failed to compile (build), or corruption was found (verify, show)
 2     an error: bad input, bad usage, or an environment that cannot do what was asked
 3     graphs that a training run needs are missing from the cache (trainer)
 130   interrupted (SIGINT); 143: terminated (SIGTERM); 141: the reader of the output has gone (SIGPIPE)

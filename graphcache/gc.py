@@ -22,10 +22,10 @@ from pathlib import Path
 from graphcache.errors import StoreError
 from graphcache.programs import remembered
 from graphcache.store.base import Entry
-from graphcache.store.files import TEMPORARY, store_error, sync_folder
-from graphcache.store.layers import ReadOnly
-from graphcache.store.layout import Layout, files, folders
+from graphcache.store.files import TEMPORARY, is_temporary, store_error, sync_folder
+from graphcache.store.layout import Layout
 from graphcache.store.local import LocalStore
+from graphcache.store.read_only import ReadOnly
 
 DAY_SECS = 86_400.0
 # A commit takes seconds; a day also covers clocks of other machines that are wrong by hours.
@@ -128,11 +128,10 @@ def apply(store: LocalStore, planned: Plan) -> None:
     _delete_objects(layout, [*evicted, *orphans])
     for path in set(swept).difference(orphans):
         _delete(path)
-    for shard in folders(layout.root / "entries"):
-        for program in folders(shard):
-            # Fails unless it is empty; a commit that needs it makes it again.
-            with contextlib.suppress(OSError):
-                program.rmdir()
+    for program in layout.program_folders():
+        # Fails unless it is empty; a commit that needs it makes it again.
+        with contextlib.suppress(OSError):
+            program.rmdir()
 
 
 def _reasons(entries: list[Entry], ages: Mapping[str, float], limits: Limits) -> dict[str, str]:
@@ -177,17 +176,17 @@ def _last_use(entry: Entry, last_use: Mapping[str, float]) -> float:
 
 def _forgettable(layout: Layout, kept: Iterable[Entry], now: float) -> Iterator[Leftover]:
     """What remembers which program an old source exports to, when no artifact of the program is kept."""
-    programs = {entry.program for entry in kept}
-    paths = (path for path, program in remembered(layout.root) if program not in programs)
+    programs, own = {entry.program for entry in kept}, set(layout.program_files())
+    paths = (path for path, program in remembered(layout.root) if path in own and program not in programs)
     yield from _older(layout, paths, now, KEEP_SECS, "remembers a program without an artifact")
 
 
 def _other_leftovers(layout: Layout, now: float) -> Iterator[Leftover]:
     yield from _older(layout, layout.temporary_files(), now, GRACE_SECS, "left by a killed write")
-    yield from _older(layout, files(layout.root / "locks"), now, GRACE_SECS, "an old claim")
-    yield from _older(layout, files(layout.set_aside), now, KEEP_SECS, "set aside over 30 days ago")
+    yield from _older(layout, layout.lock_files(), now, GRACE_SECS, "an old claim")
+    yield from _older(layout, layout.set_aside_files(), now, KEEP_SECS, "set aside over 30 days ago")
     yield from _older(layout, layout.failure_files(), now, KEEP_SECS, "a failure of over 30 days ago")
-    yield from _older(layout, files(layout.logs), now, KEEP_SECS, "a log of over 30 days ago")
+    yield from _older(layout, layout.log_files(), now, KEEP_SECS, "a log of over 30 days ago")
 
 
 def _older(layout: Layout, paths: Iterable[Path], now: float, age_secs: float, reason: str) -> Iterator[Leftover]:
@@ -200,7 +199,7 @@ def _older(layout: Layout, paths: Iterable[Path], now: float, age_secs: float, r
 
 
 def _is_object(layout: Layout, path: Path) -> bool:
-    return path.is_relative_to(layout.root / "objects") and not path.name.startswith(TEMPORARY)
+    return path.is_relative_to(layout.root / "objects") and not is_temporary(path)
 
 
 def _delete_objects(layout: Layout, paths: Iterable[Path]) -> None:

@@ -9,6 +9,7 @@ graphs are new and which are gone. Nothing in it depends on a path, a host or a 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -25,6 +26,9 @@ from graphcache.store.base import Cost, Entry
 FORMAT = "graphcache-manifest-1"
 # Of config.json: what says who wrote it, not what the model is. Names with a leading underscore go too.
 CONFIG_LEFT_OUT = frozenset({"transformers_version", "auto_map"})
+# What the options of catalogs may be: no weight has so many elements.
+OPTION_LIMIT = 1 << 40
+DTYPES = ("bfloat16", "float32")
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,16 @@ class Manifest:
     def catalog_options(self) -> CatalogOptions:
         return CatalogOptions(**self.options)
 
+    @property
+    def fusion(self) -> int | None:
+        """None where the toolchain does not say."""
+        return int(self.toolchain["fusion"]) if "fusion" in self.toolchain else None
+
+    @property
+    def artifacts(self) -> dict[str, str]:
+        """The digest of each compiled graph's artifact, by the digest of its key."""
+        return {each.key.digest: each.compiled.artifact for each in self.graphs if each.key and each.compiled}
+
     @classmethod
     def of(
         cls,
@@ -136,15 +150,50 @@ class Manifest:
         }
 
 
+@dataclass(frozen=True)
+class OtherBytes:
+    """That a manifest names the artifact `recorded` for a key, and `found` is there instead."""
+
+    graph: str
+    key: str
+    recorded: str
+    found: str
+
+    def __str__(self) -> str:
+        key, recorded, found = (digest[:12] for digest in (self.key, self.recorded, self.found))
+        return f"{self.graph}, key {key}: artifact {found} where the manifest names {recorded}"
+
+
+def other_bytes(manifest: Manifest, found: Mapping[str, str]) -> list[OtherBytes]:
+    """Where `found`, artifact digests by key digest, is at odds with a manifest; what is not in it is not."""
+    names = {each.key.digest: each.graph.name for each in manifest.graphs if each.key}
+    return [
+        OtherBytes(names[key], key, recorded, found[key])
+        for key, recorded in manifest.artifacts.items()
+        if found.get(key, recorded) != recorded
+    ]
+
+
 def portable_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config without what says nothing about the model, or names a place on somebody's disk; sorted."""
+    """A config without what says nothing about the model, or names a place on somebody's disk; sorted.
+
+    NaN and infinity, which some config.json hold and JSON has no words for, become null.
+    """
     return {
-        name: value
+        name: _json_value(value)
         for name, value in sorted(config.items())
         if not name.startswith("_")
         and name not in CONFIG_LEFT_OUT
         and not (isinstance(value, str) and os.path.isabs(value))
     }
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _json_value(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_json_value(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def recorded_graph(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ from graphcache.catalog import CatalogOptions
 from graphcache.errors import GraphcacheError
 from graphcache.graph import Graph, Use
 from graphcache.groups import TensorGroup
-from graphcache.manifest import FORMAT, Compiled, Manifest, Recorded, recorded_graph
+from graphcache.manifest import DTYPES, FORMAT, OPTION_LIMIT, Compiled, Manifest, Recorded, recorded_graph
 from graphcache.manifest_json import (
     ManifestFieldError,
     ManifestFormatError,
     ManifestMissingError,
+    ManifestTargetError,
     parse,
     render,
 )
@@ -25,24 +27,44 @@ from graphcache.store.base import Cost, checked_graph
 from graphcache.store.files import write_file
 from graphcache.store.reading import read_file
 
+ELSEWHERE = "name another file with --manifest"
 # A model's three catalogs take 30 KB.
 LIMIT_BYTES = 64 * 1024 * 1024
+
+
+def check_writable(path: Path) -> None:
+    """Whether a manifest can be written to `path`, asked before a build of hours.
+
+    Raises ManifestTargetError for what is there and is no manifest, and for a folder that cannot be written.
+    """
+    target = _target(path)
+    if os.path.lexists(target) and not (target.is_file() and is_manifest(target)):
+        raise ManifestTargetError(path, "it is there, and no manifest: it stays as it is", hint=ELSEWHERE)
+    nearest = next(folder for folder in target.parents if os.path.exists(folder))
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise ManifestTargetError(path, f"{nearest} is no folder that can be written", hint=ELSEWHERE)
 
 
 def write_manifest(path: Path, manifest: Manifest) -> bool:
     """Makes the file hold `manifest`, whole or not at all. False, and the file untouched, when it did already.
 
-    Raises StoreError when it cannot be written.
+    A link stays one, and what it leads to is written. Raises ManifestTargetError, StoreError when it cannot be.
     """
     data = render(manifest.as_json()).encode("ascii")
+    target = _target(path)
+    check_writable(path)
     try:
-        if path.read_bytes() == data:
+        if target.read_bytes() == data:
             return False
     except OSError:
         pass
-    write_file(path.absolute(), data, replace=True)
-    path.chmod(0o644)
+    write_file(target, data, replace=True, instead=ELSEWHERE)
+    target.chmod(0o644)
     return True
+
+
+def _target(path: Path) -> Path:
+    return Path(os.path.realpath(path))
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -77,7 +99,7 @@ def is_manifest(path: Path) -> bool:
 def _decode(value: dict[str, Any]) -> Manifest:
     expected = ("format", "model", "catalogs", "options", "toolchain", "program_format", "graphs", "uses", "config")
     _only(value, {*expected, "groups"}, "the manifest")
-    toolchain = records.texts("toolchain", value["toolchain"])
+    toolchain = _check_toolchain(records.texts("toolchain", value["toolchain"]))
     graphs = tuple(
         _decode_graph(graph, toolchain, f"graphs[{i}]") for i, graph in enumerate(_list("graphs", value["graphs"]))
     )
@@ -155,6 +177,16 @@ def _check_options(options: Mapping[str, Any]) -> None:
     for name, option in options.items():
         if name not in defaults or type(option) is not type(defaults[name]):
             raise ValueError(f"options holds {name!r}: {option!r}, which no catalog has")
+        if name == "dtype" and option not in DTYPES:
+            raise ValueError(f"options.dtype is {option!r}, none of {', '.join(DTYPES)}")
+        if name != "dtype" and not 1 <= option <= OPTION_LIMIT:
+            raise ValueError(f"options.{name} is {option:,}, not from 1 to {OPTION_LIMIT:,}")
+
+
+def _check_toolchain(toolchain: Mapping[str, str]) -> Mapping[str, str]:
+    if not re.fullmatch("[0-9]{1,3}", toolchain.get("fusion", "1"), re.ASCII):
+        raise ValueError(f"toolchain.fusion is {toolchain['fusion']!r}, not a number of PEs")
+    return toolchain
 
 
 def _only(value: Mapping[str, Any], fields: set[str], where: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import Any, NoReturn
 
 from graphcache.errors import GraphcacheError
 
@@ -26,6 +26,12 @@ class ManifestMissingError(ManifestError):
     """There is no such file, or it cannot be read."""
 
     name = "manifest-not-found"
+
+
+class ManifestTargetError(ManifestError):
+    """A place where no manifest can be written, or where one would replace another file."""
+
+    name = "manifest-target"
 
 
 class ManifestJsonError(ManifestError):
@@ -60,7 +66,7 @@ def _render(value: Any, name: str, depth: int) -> str:
         return _lines("[", [inner + json.dumps(item) for item in value], "]", depth)
     if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
         return _lines("[", [inner + _render(item, "", depth + 1) for item in value], "]", depth)
-    return json.dumps(value)
+    return json.dumps(value, allow_nan=False)
 
 
 def _lines(opening: str, items: list[str], closing: str, depth: int) -> str:
@@ -73,7 +79,7 @@ def parse(data: bytes, fmt: str, path: str | os.PathLike[str]) -> dict[str, Any]
     Raises ManifestJsonError, ManifestFormatError.
     """
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         merged = isinstance(error, DuplicateKeyError) or b"\n<<<<<<<" in data
         hint = "a merge left it so: take one side and build --manifest again" if merged else "restore it from git"
@@ -88,6 +94,10 @@ def parse(data: bytes, fmt: str, path: str | os.PathLike[str]) -> dict[str, Any]
 
 class DuplicateKeyError(ValueError):
     """A key that occurs twice in one object, as after a careless merge."""
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from typing import Any
 from graphcache.location import local_dir
 
 
-def memo_of(cache: Path) -> Memo:
-    """The memo that belongs to the cache folder `cache`."""
-    return Memo(local_dir(cache) / "memo")
+def memo_of(cache: Path, *, building: bool = False) -> Memo:
+    """The memo that belongs to the cache folder `cache`; `building`: which the caller is about to fill."""
+    return Memo(local_dir(cache, building=building) / "memo")
 
 
 class Memo:

@@ -1,4 +1,4 @@
-"""Where source is read from: the work tree (or whatever is installed), or a git revision without touching a work tree.
+"""Where source is read from: the work tree, or whatever is installed. `graphcache.git_tree` reads git revisions.
 
 A tree gives a module's text by its dotted name and imports nothing, so hashing needs neither torch nor the code's own
 dependencies.
@@ -10,14 +10,9 @@ import importlib.machinery
 import os
 import sys
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from graphcache.errors import GraphcacheError
-
-if TYPE_CHECKING:
-    import subprocess
 
 # Where a repository may keep its top-level packages, tried in this order.
 LAYOUTS = ("", "src/")
@@ -75,7 +70,7 @@ class WorkTree:
         top_level, *rest = package.split(".")
         folders = [os.path.join(place, *rest) for place in self.places(top_level)]
         names = {name for folder in folders if os.path.isdir(folder) for name in os.listdir(folder)}
-        found = {stem for name in names if (stem := _module_name(name)) and self.file(f"{package}.{stem}")}
+        found = {stem for name in names if (stem := module_name(name)) and self.file(f"{package}.{stem}")}
         return sorted(found)
 
     def is_local(self, top_level: str) -> bool:
@@ -102,7 +97,7 @@ class WorkTree:
         return None
 
 
-def _module_name(name: str) -> str:
+def module_name(name: str) -> str:
     """The module that a file or folder may hold; empty for one that cannot."""
     stem = name.removesuffix(".py")
     return stem if stem.isidentifier() and stem not in ("__init__", "__main__", "__pycache__") else ""
@@ -148,98 +143,3 @@ def _read_file(path: str) -> bytes | None:
         return None
     except OSError as error:
         raise SourceError(f"cannot read {path}: {error.strerror}", hint="check the file's permissions") from error
-
-
-class GitTree:
-    """The modules of a repository at a revision, read by one `git cat-file --batch`.
-
-    `roots` are the folders of the repository that may hold top-level packages, relative to it, each empty or ending
-    in a slash. Raises SourceError for a revision that is none, or when git is not installed. Used as a context.
-    """
-
-    def __init__(self, repository: Path, revision: str, roots: tuple[str, ...] = LAYOUTS) -> None:
-        self.repository, self.roots = repository, roots
-        self.commit = _git_output(repository, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
-        if not self.commit:
-            raise SourceError(
-                f"{revision!r} is no revision of {repository}", hint="give a commit, branch or tag that git knows"
-            )
-        self._files: dict[str, SourceFile | None] = {}
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def file(self, module: str) -> SourceFile | None:
-        if module not in self._files:
-            self._files[module] = self._read(module)
-        return self._files[module]
-
-    def submodules(self, package: str) -> list[str]:
-        folder = package.replace(".", "/")
-        names = {name for root in self.roots for name in self.names(root + folder)}
-        return sorted({stem for name in names if (stem := _module_name(name)) and self.file(f"{package}.{stem}")})
-
-    def is_local(self, top_level: str) -> bool:
-        return top_level not in sys.stdlib_module_names and self.file(top_level) is not None
-
-    def text(self, path: str) -> bytes | None:
-        """The file at `path`, relative to the repository; None when it is not there, b"" for a folder."""
-        process = self._batch()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(f"{self.commit}:{path}\n".encode())
-        process.stdin.flush()
-        header = process.stdout.readline().split()
-        if not header or header[-1] == b"missing":
-            return None
-        data = process.stdout.read(int(header[2]) + 1)[:-1]
-        return data if header[1] == b"blob" else b""
-
-    def names(self, folder: str) -> list[str]:
-        """File names in a folder of the repository, sorted."""
-        listed = _git_output(self.repository, "ls-tree", "--name-only", "-z", self.commit, f"{folder}/")
-        return sorted(os.path.basename(path) for path in listed.split("\0") if path)
-
-    def close(self) -> None:
-        """End the git process."""
-        if self._process is not None:
-            self._process.communicate()
-            self._process = None
-
-    def __enter__(self) -> GitTree:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _read(self, module: str) -> SourceFile | None:
-        shown = module.replace(".", "/")
-        for root in self.roots:
-            for path, is_package in ((f"{shown}/__init__.py", True), (f"{shown}.py", False), (shown, True)):
-                text = self.text(root + path)
-                if text is not None:
-                    return SourceFile(module, path, is_package, text)
-        return None
-
-    def _batch(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            import subprocess
-
-            self._process = subprocess.Popen(
-                ["git", "-C", str(self.repository), "cat-file", "--batch"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-        return self._process
-
-
-def _git_output(repository: Path, *args: str) -> str:
-    """What git prints; empty when it fails. `subprocess` takes 10 ms to import, and only --since needs it."""
-    import subprocess
-
-    try:
-        done = subprocess.run(["git", "-C", str(repository), *args], capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        raise SourceError("git is not installed", hint="--since reads sources from git; install it") from error
-    return done.stdout.strip("\n") if done.returncode == 0 else ""

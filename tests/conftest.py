@@ -13,3 +13,9 @@ from graphcache.vendor import AUTOLOAD_VARIABLE
 with pytest.MonkeyPatch.context() as environment:
     environment.setenv(AUTOLOAD_VARIABLE, "0")
     import torch  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def no_cache_of_this_user(tmp_path_factory, monkeypatch):
+    """What a test remembers of a cache that is not there yet does not stay on the machine."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "xdg"))

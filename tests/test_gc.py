@@ -123,8 +123,8 @@ def test_an_orphan_goes_after_a_day_and_not_before(store, entries):
 
 
 def test_what_killed_writes_left_goes_after_a_day(store, entries):
-    (store.layout.entry(entries[0].key).parent / ".tmp-1").write_bytes(b"x")
-    (store.layout.object(entries[0].artifact_digest).parent / ".tmp-2").write_bytes(b"x")
+    (store.layout.entry(entries[0].key).parent / f".tmp-{1:032x}").write_bytes(b"x")
+    (store.layout.object(entries[0].artifact_digest).parent / f".tmp-gc-{2:032x}").write_bytes(b"x")
     assert plan(store, Limits()).leftovers == ()
     apply(store, plan(store, Limits(), now=tomorrow()))
     assert verify(store).temporaries == ()
@@ -133,8 +133,9 @@ def test_what_killed_writes_left_goes_after_a_day(store, entries):
 
 def test_failures_logs_and_what_was_set_aside_go_after_a_month(store, entries):
     store.record_failure(Failure(fake_key(9), "fake", "x", "logs/fake.log", False, "2026-11-29T12:00:00Z"))
-    store.layout.logs.mkdir()
-    (store.layout.logs / "fake.log").write_text("x")
+    log = store.layout.new_log("fake[8]")
+    log.parent.mkdir()
+    log.write_text("x")
     store.layout.object(entries[0].artifact_digest).unlink()
     assert store.lookup(entries[0].key) is None
     assert plan(store, Limits(), now=time.time() + KEEP_SECS - 60).leftovers == ()
@@ -142,6 +143,33 @@ def test_failures_logs_and_what_was_set_aside_go_after_a_month(store, entries):
     assert [leftover.path.split("/")[0] for leftover in month_later.leftovers] == ["failures", "logs", "set-aside"]
     apply(store, month_later)
     assert store.failures() == []
+
+
+FOREIGN = (
+    *("logs/train.log", "logs/train-20240131.log", "locks/my.lock", "set-aside/notes.json", "failures/report.json"),
+    *(
+        "objects/ab/weights.safetensors",
+        "objects/.tmp-download",
+        "entries/2024/january/notes.json",
+        "programs/ab/x.json",
+    ),
+)
+
+
+def test_files_that_no_store_writes_are_left_alone(store, entries):
+    """Of a folder that was named by mistake, or that has other files beside the store's."""
+    for name in FOREIGN:
+        path = store.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"theirs")
+    (store.root / "entries" / "2024" / "february").mkdir()
+    planned = plan(store, Limits(max_size_bytes=0), now=time.time() + 400 * DAY_SECS)
+    assert planned.leftovers == ()
+    apply(store, planned)
+    verify(store)
+    assert all((store.root / name).read_bytes() == b"theirs" for name in FOREIGN)
+    assert (store.root / "entries" / "2024" / "february").is_dir()
+    assert store.faults == []
 
 
 def test_an_object_of_two_entries_stays_while_one_of_them_lives(store, entries):

@@ -26,6 +26,7 @@ NEED_TORCH = tuple(
         "source_lines",
         "toolchain.blame",
         "toolchain.furiosa",
+        "torch_state",
         "worker",
     )
 )

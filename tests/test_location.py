@@ -9,6 +9,8 @@ import pytest
 from graphcache import location
 from graphcache.errors import StoreError
 from graphcache.location import cache_dir, local_dir
+from graphcache.store import LocalStore
+from tests.store.fakes import fake_artifact, fake_facts, fake_key
 
 
 @pytest.fixture(autouse=True)
@@ -44,23 +46,29 @@ def test_a_relative_option_is_made_absolute_and_a_tilde_is_expanded(monkeypatch,
     assert cache_dir("~/cache") == Path("/home/someone/cache")
 
 
-def test_no_home_is_a_named_error(monkeypatch):
-    def no_home():
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", no_home)
+@pytest.mark.parametrize("home", ["~", "relative/home"], ids=["none", "relative"])
+def test_a_home_that_is_no_whole_path_is_a_named_error(monkeypatch, home):
+    """Builder and trainer would look for a relative one in different folders."""
+    monkeypatch.setattr(location.os.path, "expanduser", lambda path: path.replace("~", home))
     with pytest.raises(StoreError, match="HOME") as caught:
         cache_dir()
     assert "GRAPHCACHE_DIR" in caught.value.hint
+    with pytest.raises(StoreError, match="whose home"):
+        cache_dir("~/cache")
+
+
+def test_a_user_that_there_is_not_is_a_named_error():
+    with pytest.raises(StoreError, match="whose home '~no-such-user/cache' means"):
+        cache_dir("~no-such-user/cache")
 
 
 def test_what_can_be_thrown_away_lies_in_a_local_writable_cache(tmp_path):
-    assert local_dir(tmp_path / "not" / "yet") == tmp_path / "not" / "yet" / "local"
+    assert local_dir(tmp_path / "not" / "yet", building=True) == tmp_path / "not" / "yet" / "local"
 
 
 def test_it_lies_elsewhere_for_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     monkeypatch.setattr(location.os, "access", lambda path, mode: False)
-    one, other = local_dir(tmp_path / "one"), local_dir(tmp_path / "other")
+    one, other = (local_dir(tmp_path / name, building=True) for name in ("one", "other"))
     assert one.parent == Path("/home/someone/.cache/graphcache/local")
     assert one != other
 
@@ -68,5 +76,24 @@ def test_it_lies_elsewhere_for_a_cache_that_cannot_be_written(monkeypatch, tmp_p
 @pytest.mark.parametrize(("kind", "local"), [("nfs4", False), ("fuse.sshfs", False), ("ext4", True), ("overlay", True)])
 def test_it_lies_elsewhere_for_a_cache_on_a_network(monkeypatch, tmp_path, kind, local):
     mounts = f"1 0 0:1 / / rw - ext4 /dev/sda rw\n2 1 0:2 / {tmp_path} rw shared:1 - {kind} server:/export rw\n"
-    monkeypatch.setattr(Path, "read_text", lambda self: mounts)
-    assert (local_dir(tmp_path / "cache") == tmp_path / "cache" / "local") is local
+    monkeypatch.setattr(Path, "read_bytes", lambda self: mounts.encode())
+    assert (local_dir(tmp_path / "cache", building=True) == tmp_path / "cache" / "local") is local
+
+
+def test_a_network_mount_may_have_a_space_in_its_path(monkeypatch, tmp_path):
+    """Which the kernel shows as \\040."""
+    share = tmp_path / "my share"
+    share.mkdir()
+    mounts = f"1 0 0:1 / / rw - ext4 /dev/sda rw\n2 1 0:2 / {tmp_path}/my\\040share rw - nfs4 server:/export rw\n"
+    monkeypatch.setattr(Path, "read_bytes", lambda self: mounts.encode())
+    assert local_dir(share / "cache", building=True) != share / "cache" / "local"
+
+
+def test_a_folder_that_is_no_store_is_left_as_it_is(tmp_path):
+    """A wrong --cache of a command that only looks makes nothing there."""
+    (tmp_path / "objects" / "ab").mkdir(parents=True)
+    (tmp_path / "objects" / "ab" / "weights.safetensors").write_bytes(b"theirs")
+    assert local_dir(tmp_path) != tmp_path / "local"
+    key = fake_key()
+    LocalStore(tmp_path).commit(key, fake_artifact(key), fake_facts())
+    assert local_dir(tmp_path) == tmp_path / "local"

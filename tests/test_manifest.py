@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +14,18 @@ import pytest
 
 from graphcache import model_source
 from graphcache.catalog import CatalogOptions
+from graphcache.errors import StoreError
 from graphcache.graph import Graph, Listing, TensorSpec, Use
 from graphcache.groups import TensorGroup
-from graphcache.manifest import Compiled, Manifest, portable_config
-from graphcache.manifest_file import decode_manifest, is_manifest, read_manifest, write_manifest
+from graphcache.manifest import Compiled, Manifest, other_bytes, portable_config
+from graphcache.manifest_file import check_writable, decode_manifest, is_manifest, read_manifest, write_manifest
 from graphcache.manifest_json import (
     ManifestError,
     ManifestFieldError,
     ManifestFormatError,
     ManifestJsonError,
     ManifestMissingError,
+    ManifestTargetError,
     render,
 )
 from graphcache.source import SourceHash
@@ -143,6 +147,78 @@ def test_a_changed_cost_is_one_changed_line():
     ]
 
 
+def test_a_config_with_what_json_has_no_words_for_is_written_as_json(path):
+    """Some config.json files hold NaN or Infinity, which Python's parser takes and others refuse."""
+    config = {"limits": [0.0, math.inf], "deep": {"scale": math.nan}, "eps": 1e-6}
+    write_manifest(path, manifest(config=portable_config(config)))
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    assert json.loads(path.read_text(), parse_constant=refuse)["config"] == {
+        "deep": {"scale": None},
+        "eps": 1e-6,
+        "limits": [0.0, None],
+    }
+    with pytest.raises(ManifestJsonError, match="Infinity is not a JSON number"):
+        decode_manifest(path.read_bytes().replace(b"null]", b"Infinity]"), "tiny.json")
+
+
+def test_it_replaces_no_other_file(path):
+    path.parent.mkdir()
+    for name, data in (("model.safetensors", b"weights"), ("config.json", b"{}"), ("empty", b"")):
+        other = path.with_name(name)
+        other.write_bytes(data)
+        for act in (check_writable, lambda place: write_manifest(place, manifest())):
+            with pytest.raises(ManifestTargetError, match=f"{name}: it is there, and no manifest"):
+                act(other)
+        assert other.read_bytes() == data
+    with pytest.raises(ManifestTargetError):
+        check_writable(path.parent)
+
+
+def test_a_link_to_a_manifest_stays_one(path, tmp_path):
+    write_manifest(path, manifest())
+    link = tmp_path / "link.json"
+    link.symlink_to(path)
+    write_manifest(link, manifest(model="other"))
+    assert link.is_symlink()
+    assert read_manifest(path).model == "other"
+    path.unlink()
+    write_manifest(link, manifest())
+    assert read_manifest(path) == manifest(), "a link to what is not there yet"
+
+
+def test_a_folder_that_cannot_be_written_is_told_before(path, monkeypatch):
+    check_writable(path)
+    monkeypatch.setattr("graphcache.manifest_file.os.access", lambda place, mode: False)
+    with pytest.raises(ManifestTargetError, match="is no folder that can be written"):
+        check_writable(path)
+    path.parent.write_text("a file where the folder would be")
+    with pytest.raises(ManifestTargetError, match="cache_manifests is no folder"):
+        check_writable(path)
+
+
+def test_a_manifest_that_cannot_be_written_says_nothing_of_the_cache(path, monkeypatch):
+    def full(handle: int, data: object) -> int:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr("graphcache.store.files.os.write", full)
+    with pytest.raises(StoreError, match="Disk quota exceeded") as caught:
+        write_manifest(path, manifest())
+    assert "--manifest" in caught.value.hint
+    assert "--cache" not in caught.value.hint
+
+
+def test_other_bytes_are_told_by_key():
+    made = manifest()
+    (key,) = made.artifacts
+    assert other_bytes(made, {key: COMPILED.artifact, "another": "c" * 64}) == []
+    assert other_bytes(made, {}) == []
+    (found,) = other_bytes(made, {key: "c" * 64})
+    assert str(found) == f"adamw[8], key {key[:12]}: artifact cccccccccccc where the manifest names aaaaaaaaaaaa"
+
+
 def test_it_is_plain_json(path):
     write_manifest(path, manifest())
     assert json.loads(path.read_text()) == json.loads(json.dumps(manifest().as_json()))
@@ -207,6 +283,12 @@ DELETE = object()
         ("uses.0.calls", 1.5, "uses[0].calls is 1.5, not a count"),
         ("options", {"tile": 8}, "options holds 'tile': 8, which no catalog has"),
         ("options", {"tile_elements": "8"}, "options holds 'tile_elements': '8', which no catalog has"),
+        ("options", {"tile_elements": 0}, "options.tile_elements is 0, not from 1 to 1,099,511,627,776"),
+        ("options", {"sequence": -1}, "options.sequence is -1, not from 1"),
+        ("options", {"sequence": 10**30}, "not from 1 to 1,099,511,627,776"),
+        ("options", {"micro_batch": True}, "options holds 'micro_batch': True, which no catalog has"),
+        ("options", {"dtype": "x"}, "options.dtype is 'x', none of bfloat16, float32"),
+        ("toolchain.fusion", "eight", "toolchain.fusion is 'eight', not a number of PEs"),
         ("config", [], "config is [], not an object"),
         ("groups.0.shape", "x", "not a tensor group"),
         ("catalogs.0", 1, "a catalog is 1, not a string"),

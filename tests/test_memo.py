@@ -289,4 +289,4 @@ def test_a_lost_ledger_is_empty(tmp_path: Path) -> None:
 
 
 def test_the_memo_of_a_cache_lies_on_the_local_disk(tmp_path: Path) -> None:
-    assert memo_of(tmp_path).folder == tmp_path / "local" / "memo"
+    assert memo_of(tmp_path, building=True).folder == tmp_path / "local" / "memo"

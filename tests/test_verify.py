@@ -106,7 +106,7 @@ def test_files_that_the_store_never_writes_are_listed_and_are_no_corruption(stor
 
 
 def test_what_a_killed_write_left_is_listed_and_is_no_corruption(store, entries):
-    (store.layout.object(entries[0].artifact_digest).parent / ".tmp-0123").write_bytes(b"half")
+    (store.layout.object(entries[0].artifact_digest).parent / f".tmp-{1:032x}").write_bytes(b"half")
     report = verify(store)
     assert report.sound
     assert len(report.temporaries) == 1

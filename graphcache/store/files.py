@@ -9,44 +9,59 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from pathlib import Path
 
 from graphcache.errors import StoreError
 
 TEMPORARY = ".tmp-"
+# Of a write, or of an object that gc has taken out of sight.
+_TEMPORARY_NAME = re.compile(re.escape(TEMPORARY) + "(gc-)?[0-9a-f]{32}")
+
+# What the reader of an error can do instead, for files of a store.
+OTHER_CACHE = "choose another folder with --cache"
 
 _HINTS = {
     errno.ENOSPC: "free some space or inodes (df -h, df -i), or run `graphcache gc --max-size SIZE --yes`",
-    errno.EDQUOT: "the quota of this user or folder is used up: free some, or choose another folder with --cache",
-    errno.EROFS: "the file system is mounted read-only: choose another folder with --cache to build into",
-    errno.EACCES: "{owner}: change its permissions, or choose another folder with --cache",
-    errno.EPERM: "{owner}: change its permissions, or choose another folder with --cache",
+    errno.EDQUOT: "the quota of this user or folder is used up: free some, or {instead}",
+    errno.EROFS: "the file system is mounted read-only: {instead}",
+    errno.EACCES: "{owner}: change its permissions, or {instead}",
+    errno.EPERM: "{owner}: change its permissions, or {instead}",
     errno.EFBIG: "a file size limit is set for this process (ulimit -f) or file system",
-    errno.ENOTDIR: "a file lies where the store needs a folder; move it away, or choose another folder with --cache",
+    errno.ENOTDIR: "a file lies where a folder is needed; move it away, or {instead}",
 }
 
 
-def store_error(action: str, path: Path, error: OSError) -> StoreError:
-    """What happened, to which file, and what to do about it."""
-    hint = _HINTS.get(error.errno or 0, "look at the folder and its file system; --cache chooses another folder")
-    reason = error.strerror or str(error)
-    return StoreError(f"cannot {action} {path}: {reason}", hint=hint.format(owner=_owner(path)))
+def store_error(action: str, path: Path, error: OSError, instead: str = OTHER_CACHE) -> StoreError:
+    """What happened, to which file, and what to do about it; `instead` is what the caller's user can choose."""
+    hint = _HINTS.get(error.errno or 0, "look at the folder and its file system, or {instead}")
+    hint = dangling_hint(path) or hint.format(owner=_owner(path), instead=instead)
+    return StoreError(f"cannot {action} {path}: {error.strerror or error}", hint=hint)
 
 
-def write_file(path: Path, data: bytes, *, replace: bool) -> bool:
+def dangling_hint(path: Path) -> str:
+    """What to do when `path`, or a folder above it, is a symlink to what is not there; empty when none is."""
+    for place in (path, *path.parents):
+        if os.path.islink(place) and not os.path.exists(place):
+            return f"{place} is a link to {os.readlink(place)}, which is not there: make it, or remove the link"
+    return ""
+
+
+def write_file(path: Path, data: bytes, *, replace: bool, instead: str = OTHER_CACHE) -> bool:
     """Makes the file `path` hold `data`, for ever and whole. False when it was there already and `replace` is not set.
 
-    Raises StoreError; then nothing of it is left, unless the process was killed: see `is_temporary`.
+    Raises StoreError, whose hint may end in `instead`; then nothing of the file is left, unless the process was
+    killed: see `is_temporary`.
     """
     try:
         return _write_file(path, data, replace)
     except OSError as error:
-        raise store_error(f"write {len(data):,} bytes to", path, error) from error
+        raise store_error(f"write {len(data):,} bytes to", path, error, instead) from error
 
 
 def is_temporary(path: Path) -> bool:
     """Whether `path` is what a killed or a still running write left: never read, swept by gc after a day."""
-    return path.name.startswith(TEMPORARY)
+    return _TEMPORARY_NAME.fullmatch(path.name) is not None
 
 
 def make_folder(folder: Path) -> None:

@@ -4,10 +4,12 @@
     entries/ab/<program>/<key digest>.json         what key has which object, with the facts of its compile
     failures/<key digest>.json                     the last failed compile of a key since its last commit
     programs/ab/<digest>.json                      which program a source exports to (`graphcache.programs`)
-    set-aside/                                     what did not pass its check, for a look
-    locks/, logs/                                  claims, and what builders' compilers printed
+    set-aside/<name>.<8 digits>                    what did not pass its check, for a look
+    locks/<key digest>                             claims
+    logs/<graph>-<32 digits>.log                   what builders' compilers printed
 
-Nothing in a store holds an absolute path, so it can be renamed, moved, and reached through a symlink.
+Nothing in a store holds an absolute path, so it can be renamed, moved, and reached through a symlink. Only names of
+exactly these forms count: a folder named by mistake may have its own `logs` or `objects`, which are left alone.
 """
 
 from __future__ import annotations
@@ -24,6 +26,11 @@ from graphcache.store.files import is_temporary, store_error
 OBJECT_SUFFIX = ".safetensors"
 RECORD_SUFFIX = ".json"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_SHARD = re.compile(r"[0-9a-f]{2}")
+_RECORD = re.compile(r"[0-9a-f]{64}\.json")
+_OBJECT = re.compile(r"[0-9a-f]{64}\.safetensors")
+_SET_ASIDE = re.compile(r"[0-9a-f]{64}\.(json|safetensors)\.[0-9a-f]{8}")
+_LOG = re.compile(r".*-[0-9a-f]{32}\.log")
 
 
 @dataclass(frozen=True)
@@ -53,42 +60,69 @@ class Layout:
     def set_aside(self) -> Path:
         return self.root / "set-aside"
 
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
+    def new_log(self, graph: str) -> Path:
+        """A name for the compiler's output of a graph that no other log has."""
+        slug = re.sub(r"[^A-Za-z0-9.-]+", "-", graph).strip("-")[:80]
+        return self.root / "logs" / f"{slug}-{os.urandom(16).hex()}.log"
 
     def relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
 
     # What is there: sorted, and without temporary files. Each raises StoreError for a folder that cannot be listed.
 
-    def entry_files(self) -> Iterator[Path]:
-        for shard in folders(self.root / "entries"):
-            for program in folders(shard):
-                yield from self.entry_files_of(program)
+    def program_folders(self) -> Iterator[Path]:
+        for shard in self._shards("entries"):
+            yield from (path for path in folders(shard) if _DIGEST.fullmatch(path.name))
 
-    def entry_files_of(self, program_folder: Path) -> Iterator[Path]:
-        return (path for path in files(program_folder) if path.suffix == RECORD_SUFFIX and not is_temporary(path))
+    def entry_files(self) -> Iterator[Path]:
+        for program in self.program_folders():
+            yield from self.entry_files_of(program)
+
+    def entry_files_of(self, program_folder: Path) -> list[Path]:
+        return _named(program_folder, _RECORD)
 
     def object_files(self) -> Iterator[Path]:
-        for shard in folders(self.root / "objects"):
-            yield from (path for path in files(shard) if path.suffix == OBJECT_SUFFIX and not is_temporary(path))
+        for shard in self._shards("objects"):
+            yield from _named(shard, _OBJECT)
 
-    def failure_files(self) -> Iterator[Path]:
-        return (path for path in files(self.root / "failures") if not is_temporary(path))
+    def program_files(self) -> Iterator[Path]:
+        for shard in self._shards("programs"):
+            yield from _named(shard, _RECORD)
+
+    def failure_files(self) -> list[Path]:
+        return _named(self.root / "failures", _RECORD)
+
+    def set_aside_files(self) -> list[Path]:
+        return _named(self.set_aside, _SET_ASIDE)
+
+    def lock_files(self) -> list[Path]:
+        return _named(self.root / "locks", _DIGEST)
+
+    def log_files(self) -> list[Path]:
+        return _named(self.root / "logs", _LOG)
 
     def temporary_files(self) -> Iterator[Path]:
         """What writes in progress, and killed ones, have left."""
-        for top in ("entries", "objects", "failures", "programs"):
+        for top in ("entries", "objects", "failures", "programs", "logs"):
             yield from (path for path in _below(self.root / top) if is_temporary(path))
 
     def strays(self) -> Iterator[Path]:
         """What lies among objects and entries, but is neither, nor temporary: someone else put it there."""
-        for top, depth, suffix in (("entries", 3, RECORD_SUFFIX), ("objects", 2, OBJECT_SUFFIX)):
-            for path in _below(self.root / top):
-                at_depth = len(path.relative_to(self.root / top).parts) == depth
-                if not is_temporary(path) and not (at_depth and path.suffix == suffix):
-                    yield path
+        own = {*self.entry_files(), *self.object_files()}
+        for top in ("entries", "objects"):
+            yield from (path for path in _below(self.root / top) if path not in own and not is_temporary(path))
+
+    def is_store(self) -> bool:
+        """Whether the folder holds anything that a store is made of; a new one does from its first commit on."""
+        kinds = (self.entry_files, self.object_files, self.program_files, self.failure_files)
+        return any(path for kind in kinds for path in kind())
+
+    def _shards(self, top: str) -> list[Path]:
+        return [path for path in folders(self.root / top) if _SHARD.fullmatch(path.name)]
+
+
+def _named(folder: Path, form: re.Pattern[str]) -> list[Path]:
+    return [path for path in files(folder) if form.fullmatch(path.name)]
 
 
 def files(folder: Path) -> list[Path]:

@@ -17,18 +17,20 @@ import pytest
 import cli.build
 import cli.diff
 from cli.main import run
-from cli.progress import LiveProgress
+from cli.progress import LineProgress, LiveProgress
 from graphcache.build_report import Running
+from graphcache.catalog import CatalogOptions
 from graphcache.costs import Expected
 from graphcache.graph import Graph, Listing, Use
+from graphcache.key import Key
 from graphcache.manifest import Compiled
-from graphcache.manifest_file import read_manifest
+from graphcache.manifest_file import read_manifest, write_manifest
 from graphcache.toolchain.seen import Seen
 from tests.compiler.vendor import model
 from tests.store.processes import finish, start
 from tests.support.fake_build import FakeMachine, fake_toolchain
 from tests.support.fake_graphs import fake_graph
-from tests.support.fake_worker import COMMAND, REVISION
+from tests.support.fake_worker import REVISION, fake_program
 
 Invoke = Callable[..., Any]
 Look = Callable[[Path], dict[str, str]]
@@ -49,7 +51,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graphs: list[Graph]
     monkeypatch.setattr(cli.build.catalog, "select", lambda only: list(only) or ["fake"])
     monkeypatch.setattr(cli.build.catalog, "list_graphs", lambda *_: listing(graphs))
     options = cli.build._build_options
-    monkeypatch.setattr(cli.build, "_build_options", lambda given: replace(options(given), worker=COMMAND))
+    monkeypatch.setattr(cli.build, "_build_options", lambda given: replace(options(given), worker=made.worker))
     return made
 
 
@@ -167,6 +169,73 @@ def test_a_manifest_stands_for_its_checkpoint(
     assert "2 ready" in capsys.readouterr().out
 
 
+def test_a_manifests_options_catalogs_and_fusion_stand_where_none_are_given(
+    invoke: Invoke, machine: FakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, asked = tmp_path / "manifest.json", []
+    invoke("--dry-run", "--manifest", str(path), *("--sequence", "128", "--fusion", "4", "--only", "a,b"))
+    known = cli.build.identity
+    monkeypatch.setattr(cli.build, "identity", lambda fusion, memo: asked.append(fusion) or known(fusion, memo))
+
+    def list_graphs(names: list[str], _table: object, _config: object, options: CatalogOptions) -> Listing:
+        asked.append((list(names), options))
+        return listing(GRAPHS)
+
+    monkeypatch.setattr(cli.build.catalog, "list_graphs", list_graphs)
+    build = ["build", "--shapes-from", str(path), "--dry-run"]
+    assert run(build) == 0
+    assert asked == [(["a", "b"], CatalogOptions(sequence=128)), 4]
+    asked.clear()
+    assert run([*build, "--sequence", "64", "--tile-elements", "8", "--fusion", "2", "--only", "b"]) == 0
+    assert asked == [(["b"], CatalogOptions(sequence=64, tile_elements=8)), 2]
+
+
+def test_a_manifest_that_cannot_be_written_is_told_before_anything_is_compiled(
+    invoke: Invoke, machine: FakeMachine, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text("{}")
+    assert "error[manifest-target]" in invoke("--manifest", str(config), code=2).err
+    assert "error[manifest-target]" in invoke("--manifest", str(config / "below.json"), code=2).err
+    assert config.read_text() == "{}"
+    assert machine.compiled == []
+
+
+def test_a_manifest_of_another_checkouts_sources_is_not_written(
+    invoke: Invoke, machine: FakeMachine, tmp_path: Path
+) -> None:
+    module = GRAPHS[0].function.partition(":")[0].replace(".", "/")
+    other = tmp_path / "other" / f"{module}.py"
+    other.parent.mkdir(parents=True)
+    other.write_text("")
+    manifest = tmp_path / "other" / "cache_manifests" / "tiny.json"
+    assert "error[source-elsewhere]" in invoke("--manifest", str(manifest), code=2).err
+    assert machine.compiled == []
+
+
+def test_a_manifest_that_names_other_bytes_than_before_says_so(
+    invoke: Invoke, machine: FakeMachine, tmp_path: Path
+) -> None:
+    path = tmp_path / "manifest.json"
+    invoke("--manifest", str(path))
+    manifest = read_manifest(path)
+    first = manifest.graphs[0]
+    assert first.compiled is not None
+    other = replace(first, compiled=replace(first.compiled, artifact="c" * 64))
+    write_manifest(path, replace(manifest, graphs=(other, *manifest.graphs[1:])))
+    machine.known = REVISION
+    err = invoke("--manifest", str(path)).err
+    assert "warning[other-bytes]: g1, key" in err
+    assert "where the manifest names cccccccccccc" in err
+    assert "other-bytes" not in invoke("--manifest", str(path)).err
+
+
+@pytest.mark.parametrize("option", ["--timeout", "--memory"])
+@pytest.mark.parametrize("value", ["nan", "inf", "1e300", "0", "-1"])
+def test_limits_are_numbers_that_can_be(invoke: Invoke, option: str, value: str) -> None:
+    assert "error[usage]" in invoke(option, value, code=2).err
+
+
 def test_last_time_is_shown_from_the_manifest_when_the_cache_is_new(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +251,7 @@ def test_a_dry_run_compiles_nothing(invoke: Invoke, machine: FakeMachine) -> Non
     out = invoke("--dry-run").out
     assert "unknown  g1" in out
     assert machine.compiled == []
+    assert not machine.store.root.exists()
     value = json.loads(invoke("--dry-run", "--json").out)
     assert {item["state"] for item in value["graphs"]} == {"unknown"}
     invoke()
@@ -277,3 +347,38 @@ def test_a_terminal_shows_what_runs_against_last_time(monkeypatch: pytest.Monkey
 def test_what_has_no_record_is_not_promised_a_time() -> None:
     live = LiveProgress()
     assert live._left_text([Running(GRAPHS[0], 3.0, None)], [GRAPHS[1]]) == "1 waiting"
+
+
+def test_no_graph_for_a_model_is_an_error(machine: FakeMachine, invoke: Invoke, graphs: list[Graph]) -> None:
+    graphs.clear()
+    assert "list no graph for these tensors" in invoke(code=2).err
+    assert "list no graph for these tensors" in invoke("--dry-run", code=2).err
+
+
+def test_a_source_that_is_edited_meanwhile_gets_no_manifest(
+    machine: FakeMachine,
+    invoke: Invoke,
+    graphs: list[Graph],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, manifest = tmp_path / "edited_graphs.py", tmp_path / "m.json"
+    source.write_text("def step(x):\n    return x\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    graphs[:] = [fake_graph("g", function="edited_graphs:step")]
+
+    def edit(*_: object) -> None:
+        source.write_text("def step(x):\n    return x * 2\n")
+
+    monkeypatch.setattr(LineProgress, "planned", edit)
+    assert "source was changed" in invoke("--manifest", str(manifest), code=1).out
+    assert not manifest.exists()
+
+
+def test_a_graph_that_another_process_compiles_is_said(
+    machine: FakeMachine, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with machine.store.claim(Key.of(fake_program(GRAPHS[0]), fake_toolchain())):
+        printed = invoke("--timeout", "3").out
+    assert "wait    g1  another process is compiling it" in printed
+    assert len(list(machine.store.entries())) == 2

@@ -18,6 +18,7 @@ from graphcache.manifest_file import write_manifest
 from graphcache.memo import memo_of
 from graphcache.source import SourceHash
 from graphcache.store import Failure, LocalStore
+from graphcache.store.base import Object
 from tests.store.fakes import TOOLCHAIN, fake_artifact, fake_facts, fake_key
 
 NAMES = [("adamw", "adamw[64]"), ("adamw", "adamw[128]"), ("head", "lse[8]")]
@@ -55,6 +56,23 @@ def test_a_cache_that_is_not_there_is_an_error_that_says_where_it_was_looked_for
     printed = invoke(*command, code=2)
     assert str(store.root) in printed.err
     assert not store.root.exists()
+
+
+@pytest.mark.parametrize("command", [["ls"], ["verify"], ["stats"], ["gc", "--yes"], ["diff"]])
+def test_a_folder_that_is_no_store_stays_as_it_is(store, invoke, tmp_path, monkeypatch, command):
+    """A wrong --cache of a command that only looks."""
+    theirs = store.root / "objects" / "ab" / "weights.safetensors"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(b"theirs")
+    before = sorted(store.root.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+    invoke(*command, code=2 if command == ["diff"] else 0)
+    assert sorted(store.root.rglob("*")) == before
+
+
+def test_a_cache_that_is_a_link_to_nothing_says_so(store, invoke):
+    store.root.symlink_to(store.root.with_name("gone"))
+    assert "gone, which is not there" in invoke("ls", code=2).err
 
 
 def test_ls_lists_entries_by_catalog_and_name_with_totals_last(entries, invoke):
@@ -148,7 +166,7 @@ def test_verify_of_one_key(store, entries, invoke):
 
 def test_verify_lists_what_killed_jobs_left(store, entries, invoke):
     store.layout.entry(entries[0].key).unlink()
-    (store.root / "objects" / ".tmp-1").write_text("half")
+    (store.root / "objects" / f".tmp-{1:032x}").write_text("half")
     lines = invoke("verify").out.splitlines()
     assert any(line.startswith("orphans") for line in lines)
     assert any(line.startswith("temporaries") for line in lines)
@@ -215,6 +233,11 @@ def test_gc_keeps_what_was_used_last(store, entries, invoke):
     assert [entry.key for entry in store.entries()] == [entries[1].key]
 
 
+def test_gc_refuses_a_size_beyond_all_numbers(store, entries, invoke):
+    for option, unit in (("--max-size", "TB"), ("--max-age", "w")):
+        assert "a number of 400 digits" in invoke("gc", option, 400 * "9" + unit, "--yes", code=2).err
+
+
 @pytest.mark.parametrize("value", ["", "10", "GB", "-1GB", "1e3GB", "10 parsecs", "1.5.2GB"])
 def test_gc_refuses_a_size_that_is_none(store, entries, invoke, value):
     assert "units" in invoke("gc", "--max-size", value, code=2).err
@@ -228,8 +251,9 @@ def test_gc_takes_sizes_and_ages_with_units(store, entries, invoke):
         assert "to delete  0" in invoke("gc", "--max-age", age).out
 
 
-def write_kept(path, entry):
-    """A manifest of one graph, that of `entry`, and one that is planned and has no key."""
+def write_kept(path, entry, *, compiled=True):
+    """A manifest of one graph, that of `entry`, and one that is planned and has no key; without `compiled`, of two
+    such."""
     source = SourceHash("ab" * 32, {"tests/store/fakes.py::nothing": "ab" * 8})
     toolchain = {name: entry.key.parts[name] for name in (*TOOLCHAIN, "fusion")}
     planned = fake_facts("planned").graph
@@ -242,8 +266,8 @@ def write_kept(path, entry):
         toolchain=toolchain,
         listing=Listing((entry.graph, planned), ()),
         sources={entry.graph.name: source, planned.name: source},
-        programs={entry.graph.name: entry.program},
-        compiled={entry.graph.name: Compiled.of(entry)},
+        programs={entry.graph.name: entry.program} if compiled else {},
+        compiled={entry.graph.name: Compiled.of(entry)} if compiled else {},
     )
     write_manifest(path, manifest)
 
@@ -255,6 +279,43 @@ def test_gc_keeps_what_a_manifest_names(store, entries, invoke, tmp_path, limits
     out = invoke("gc", *limits, "--keep-manifest", str(tmp_path / "manifest.json"), "--yes").out
     assert "deleted  3" in out
     assert [entry.key for entry in store.entries()] == [kept.key]
+
+
+def test_gc_refuses_to_keep_what_a_manifest_of_plans_alone_names(store, entries, invoke, tmp_path):
+    """It names no entry, so all of them would go."""
+    write_kept(tmp_path / "manifest.json", entries[0], compiled=False)
+    printed = invoke("gc", "--keep-manifest", str(tmp_path / "manifest.json"), "--yes", code=2)
+    assert "manifest.json names no key" in printed.err
+    assert len(list(store.entries())) == 3
+
+
+def forge(store, entry):
+    """Well-formed other bytes under the key of `entry`, as somebody who may write to the cache could leave them."""
+    data = fake_artifact(entry.key, salt="forged")
+    store.layout.entry(entry.key).unlink()
+    return store.adopt(replace(entry, object=Object.of(data)), data)
+
+
+def test_verify_compares_with_the_digests_of_a_manifest(store, entries, invoke, tmp_path):
+    path, key = tmp_path / "manifest.json", fake_key(7, fusion="8")
+    entry = store.commit(key, fake_artifact(key), fake_facts("kept"))
+    write_kept(path, entry)
+    invoke("verify", "--manifest", str(path))
+    forged = forge(store, entry)
+    assert "corrupt  0" in invoke("verify").out, "nothing in the cache itself tells them apart"
+    out = invoke("verify", "--manifest", str(path), code=1).out
+    assert "other bytes  kept" in out
+    assert forged.artifact_digest[:12] in out
+    report = json.loads(invoke("verify", "--manifest", str(path), "--json", code=1).out)
+    assert report["other_bytes"] == [
+        {
+            "graph": "kept",
+            "key": key.digest,
+            "recorded": entry.artifact_digest,
+            "found": forged.artifact_digest,
+        }
+    ]
+    invoke("verify", entries[1].key.digest, "--manifest", str(path))
 
 
 def test_gc_with_a_manifest_that_cannot_be_read_deletes_nothing(store, entries, invoke, tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -11,8 +13,9 @@ import cli.diff
 from cli.main import run
 from graphcache import catalog
 from graphcache.catalog import CatalogOptions
+from graphcache.store.base import Object
 from graphcache.toolchain.seen import Seen
-from tests.store.fakes import TOOLCHAIN
+from tests.store.fakes import TOOLCHAIN, fake_artifact
 from tests.support.project import Project, states
 
 NOTHING = ("unchanged", [])
@@ -184,7 +187,17 @@ def test_a_store_that_lacks_an_artifact_is_to_do(project, diff):
 def test_a_cache_that_is_not_there_is_an_empty_one(project, diff, tmp_path):
     found = diff("--cache", str(tmp_path / "nowhere"), code=1)
     assert {state for state, _ in found.values()} == {"missing from the store"}
-    assert not (tmp_path / "nowhere" / "entries").exists()
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_folder_that_is_no_store_stays_as_it_is(project, diff, tmp_path):
+    """Also when a program that has to be exported is to be remembered."""
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    project.edit("graphs.py", "x + x", "2 * x")
+    diff("--cache", str(folder), code=1)
+    assert project.export.asked
+    assert list(folder.iterdir()) == []
 
 
 def test_a_damaged_artifact_is_missing_and_reported(project, diff, capsys):
@@ -196,6 +209,23 @@ def test_a_damaged_artifact_is_missing_and_reported(project, diff, capsys):
     out, err = capsys.readouterr()
     assert "warning[corrupt]" in err
     assert "missing from the store" in out
+
+
+def test_bytes_that_the_manifest_does_not_name_are_to_look_into(project, diff, printed, capsys):
+    """Whoever may write to a shared cache can leave well-formed other bytes under a key."""
+    recorded = project.recorded().graphs[0]
+    entry = project.store.lookup(recorded.key)
+    data = fake_artifact(recorded.key, salt="forged")
+    project.store.layout.entry(recorded.key).unlink()
+    forged = project.store.adopt(replace(entry, object=Object.of(data)), data)
+    reason = f"the store has {forged.artifact_digest[:12]}, the manifest names {entry.artifact_digest[:12]}"
+    assert diff(code=1) == {"step[32]": ("other bytes", [reason]), "step[128]": NOTHING, "norm[8]": NOTHING}
+    out = printed(code=1)
+    command = f"graphcache verify {recorded.key.digest[:12]} --rebuild --manifest cache_manifests/demo.json"
+    assert out.endswith(f"whether a compiler of ours gives the other bytes, says:\n  {command}\n")
+    assert "graphcache build" not in out, "it would put the other bytes into the manifest"
+    assert run(shlex.split(command.replace("--rebuild ", ""))[1:]) == 1
+    assert "other bytes  step[32]" in capsys.readouterr().out
 
 
 def test_what_the_store_has_already_needs_no_compile(project, printed):
@@ -228,6 +258,46 @@ def test_a_compile_that_was_refused_before_says_so(project, diff):
         Failure(recorded.key, recorded.graph.name, "the compiler refused it", "logs/a", False, "2026-11-29T15:04:05Z")
     )
     assert diff(code=1)["step[32]"] == ("missing from the store", ["failed before: the compiler refused it"])
+
+
+# --- another checkout -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def second(project, tmp_path):
+    """A checkout beside the one that is installed, with another constant."""
+    folder = tmp_path / "second"
+    shutil.copytree(project.folder, folder)
+    (folder / "src" / "demo_graphs" / "numbers.py").write_text("FACTOR = 4.0\n")
+    return folder
+
+
+def test_sources_of_another_checkout_are_not_taken_for_those_of_this_one(project, second, monkeypatch, capsys):
+    monkeypatch.chdir(second)
+    for args in ([], ["--since", "HEAD"], ["--manifest", "cache_manifests/demo.json"]):
+        assert run(["diff", *args]) == 2
+        err = capsys.readouterr().err
+        assert "error[source-elsewhere]" in err
+        assert str(project.package / "graphs.py") in err
+        assert str(second / "src" / "demo_graphs" / "graphs.py") in err
+        assert f"`python -m cli.main ...` in {second / 'src'}" in err
+    monkeypatch.chdir(second / "src" / "demo_graphs")
+    assert run(["diff", "--manifest", str(project.manifest)]) == 2
+
+
+def test_a_manifest_of_another_checkout_is_not_compared_with_these_sources(project, second, capsys):
+    assert run(["diff", "--manifest", str(second / "cache_manifests" / "demo.json")]) == 2
+    assert "error[source-elsewhere]" in capsys.readouterr().err
+
+
+def test_a_manifest_in_another_projects_repository_is_compared(project, tmp_path, monkeypatch, diff):
+    other = tmp_path / "other" / "cache_manifests" / "demo.json"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(project.manifest.read_bytes())
+    (tmp_path / "other" / ".git").mkdir()
+    (tmp_path / "other" / "demo_graphs").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert diff(code=0) == dict.fromkeys(ALL, NOTHING)
 
 
 # --- what a machine cannot tell ---------------------------------------------------------------------------------------

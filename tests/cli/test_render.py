@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -59,18 +60,46 @@ def test_control_characters_are_escaped() -> None:
     assert printable("a\x1b[0m\t\u202eé") == "a\\x1b[0m\\t\\u202eé"
 
 
-def test_a_terminal_gets_the_same_cells(tmp_path: Path) -> None:
-    """In a pseudo-terminal, so that rich is used; markup in a cell is text."""
-    program = """
-import os, pty, sys
-def read(fd):
-    data = os.read(fd, 1024)
-    return data
-code = "from cli.render import emit_table; emit_table(('name', 'bytes'), [('[bold]x', '1,000')], right=('bytes',))"
-sys.exit(os.waitstatus_to_exitcode(pty.spawn([sys.executable, "-c", code], read)))
+TERMINAL = """
+import fcntl, os, pty, struct, sys, termios
+def child():
+    fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 25, int(sys.argv[1]), 0, 0))
+    from cli.render import emit_table
+    emit_table(("key", "words", "bytes"), [("0123456789ab", "[bold]x " + 8 * "word ", "1,000,000")], right=("bytes",))
+pid, fd = pty.fork()
+if pid == 0:
+    child()
+    sys.stdout.flush()
+    os._exit(0)
+try:
+    while data := os.read(fd, 1024):
+        sys.stdout.write(data.decode())
+except OSError:
+    pass
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
+
+
+def on_terminal(columns: int) -> str:
+    """A table as a pseudo-terminal of so many columns shows it."""
     root = Path(__file__).parents[2]
-    result = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0, result.stdout
-    assert "[bold]x" in result.stdout
-    assert "1,000" in result.stdout
+    command = [sys.executable, "-c", TERMINAL, str(columns)]
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    result = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_a_terminal_gets_the_same_cells() -> None:
+    """By rich; markup in a cell is text."""
+    shown = on_terminal(100)
+    assert "[bold]x" in shown
+    assert "1,000,000" in shown
+
+
+@pytest.mark.parametrize("columns", [20, 30, 40, 60])
+def test_a_narrow_terminal_shows_keys_and_numbers_whole(columns: int) -> None:
+    shown = on_terminal(columns)
+    assert "0123456789ab" in shown
+    assert "1,000,000" in shown
+    assert "word" in shown

@@ -6,9 +6,8 @@ import pytest
 
 from graphcache.errors import UsageError
 from graphcache.key import Difference
-from graphcache.store import find, observe
 from graphcache.store.base import Entry, Object
-from graphcache.store.find import by_prefix
+from graphcache.store.find import by_prefix, find, observe
 from tests.store.fakes import TOOLCHAIN, fake_artifact, fake_facts, fake_key
 
 KEY = fake_key()

@@ -182,3 +182,24 @@ def test_a_file_where_the_store_should_be_is_a_named_error(tmp_path):
 def test_a_program_that_is_no_digest_never_becomes_a_path(store, program):
     with pytest.raises(ValueError, match="SHA-256"):
         store.by_program(program)
+
+
+def test_a_folder_that_is_a_link_to_nothing_is_named_with_where_it_leads(tmp_path):
+    link = tmp_path / "cache"
+    link.symlink_to("gone")
+    with pytest.raises(StoreError) as caught:
+        commit(LocalStore(link))
+    assert caught.value.hint.startswith(f"{link} is a link to gone, which is not there")
+
+
+def test_a_folder_is_a_store_once_it_has_a_file_of_one(store):
+    folder = store.root / "objects" / "ab"
+    folder.mkdir(parents=True)
+    (folder / "weights.safetensors").write_bytes(b"theirs")
+    assert not store.layout.is_store()
+    store.record_failure(Failure(KEY, "fake[8]", "killed", "logs/fake.log", True, "2026-11-29T12:00:00Z"))
+    assert store.layout.is_store()
+    store.clear_failure(KEY)
+    assert not store.layout.is_store()
+    commit(store)
+    assert store.layout.is_store()
