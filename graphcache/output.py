@@ -26,9 +26,10 @@ def open_closed_streams() -> None:
 
 def end_output() -> None:
     """What cannot be written goes nowhere, or the interpreter's own flush at exit fails too and makes the code 120."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)

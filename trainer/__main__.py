@@ -40,7 +40,7 @@ def _betas(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 
 def _run_options(function: F) -> F:
     """The settings of a run, in the order of the help. Their values are checked by RunConfig alone."""
-    path, default = click.Path(path_type=Path), RunConfig(Path("model"), Path("data"), Path("out"))
+    path, default = click.Path(path_type=Path), RunConfig(Path(), Path(), Path())
     betas = f"{default.beta1},{default.beta2}"
     options = (
         click.option("--model", type=path, required=True, help="Checkpoint folder: Llama or Qwen2, safetensors."),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -104,14 +103,6 @@ class RunConfig:
         for name in ("eager_layers", "pool_gib"):
             if getattr(self, name) and not self.backend.startswith("emulator"):
                 raise ConfigError(f"{_flag(name)} is for the emulator, and --backend is {self.backend!r}")
-        self._check_out()
-
-    def _check_out(self) -> None:
-        """That a model's folder stays as it is: a run writes a config.json, and a model has one."""
-        model = Path(os.path.realpath(self.model.parent if os.path.isfile(self.model) else self.model))
-        inside = Path(os.path.realpath(self.out)).is_relative_to(model)
-        if inside and os.path.isfile(model / "config.json"):
-            raise ConfigError(f"--out {self.out} is --model's folder {model}, or in it", hint="choose another --out")
 
     def _whole(self, name: str, low: int, high: float) -> None:
         value = getattr(self, name)

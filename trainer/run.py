@@ -43,7 +43,9 @@ def run(config: RunConfig) -> dict[str, Any]:
                 saved = ready.saved.folder  # nothing to do, so nothing is written
             else:
                 saved = _train(ready, folder, stop, progress)
-    return summary(config, folder.steps(), saved)
+    # A run that was killed may have left lines of steps that no checkpoint has.
+    records = [record for record in folder.steps() if record["step"] <= max(ready.done, ready.steps)]
+    return summary(config, records, saved)
 
 
 def _start_lines(ready: Ready) -> list[str]:

@@ -1,6 +1,7 @@
 """RUN/: the folder of a run, held by one process at a time.
 
-A folder with other files in it is refused before anything is written: a run replaces config.json, and a model has one.
+Where files of the names that a run writes are another's, it is refused before anything is written: a model has a
+config.json too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import fcntl
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,8 @@ from graphcache.errors import GraphcacheError
 from graphcache.store.files import TEMPORARY, is_temporary, make_folder, sync_folder
 
 LOCK, SETTINGS, ENVIRONMENT = "lock", "config.json", "environment.json"
+# What a run writes.
+_WRITTEN = re.compile(r"(config|environment(-\d+)?|calls)\.json|steps\.jsonl|checkpoints")
 # Settings that config.json has had since the first version, and that no model's config.json has.
 _OWN_SETTINGS = frozenset({"model", "data", "out", "resident_layers", "update_workers"})
 _SPACE_HINT = "free some space there, or choose another --out"
@@ -114,19 +118,17 @@ class RunFolder:
             return []
 
     def _check_ours(self) -> None:
-        """That RUN is absent or empty, or that a run has made it. Raises RunFolderError."""
+        """That no file of another's would be replaced. Raises RunFolderError."""
         try:
-            # Not counting what a run that was killed right after it made its folder has left.
-            others = sorted(path.name for path in self.root.iterdir() if path.name != LOCK and not is_temporary(path))
+            taken = sorted(path.name for path in self.root.iterdir() if _WRITTEN.fullmatch(path.name))
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
             raise RunFolderError(f"{self.root} cannot be read: {error.strerror}", hint=_HINT) from error
-        if others and not self._has_settings() and not any(self.checkpoints.glob("step-*/complete.json")):
-            shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+        if taken and not self._has_settings() and not any(self.checkpoints.glob("step-*/complete.json")):
             raise RunFolderError(
-                f"{self.root.absolute()} holds {shown} and is no run's folder",
-                hint="--out is a folder that is new or empty, or that a run has made",
+                f"{self.root.absolute()} holds {', '.join(taken)}, which no run has written",
+                hint="--out is a folder that is new, or that a run has made",
             )
 
     def _has_settings(self) -> bool:

@@ -51,6 +51,7 @@ class Session:
         config, saved = self.config, None
         schedule = Schedule(config.lr, config.schedule, config.warmup_steps, self.steps)
         with stop.deferred():
+            self._tidy(progress)
             for step in range(self.done + 1, self.steps + 1):
                 progress.step(self._step(step, schedule.at(step)))
                 if step == self.done + 1:
@@ -59,8 +60,7 @@ class Session:
                 if periodic or step == self.steps or stop.signal is not None:
                     saved = self._save(step)
                     progress.say(f"saved {saved}")
-                    for kept in self._tidy():
-                        progress.say(kept)
+                    self._tidy(progress)
                     # Also for a signal that came while saving.
                     if stop.signal is not None and step < self.steps:
                         raise Stopped(stop.signal)
@@ -97,9 +97,10 @@ class Session:
         calls = {device.name: dict(sorted(device.calls.items())) for device in self.devices}
         self.folder.write("calls.json", {"step": step, "calls": calls})
 
-    def _tidy(self) -> list[str]:
-        """Delete what is not kept; returns what could not be."""
-        return [*sweep(self.folder.checkpoints), *delete_all_but(self.folder.checkpoints, self.config.keep)]
+    def _tidy(self, progress: Progress) -> None:
+        """Delete what is not kept; what cannot be deleted is no reason to end."""
+        for kept in (*sweep(self.folder.checkpoints), *delete_all_but(self.folder.checkpoints, self.config.keep)):
+            progress.say(kept)
 
     def _save(self, step: int) -> Path:
         self.folder.sync_steps()  # no checkpoint without the record of its steps

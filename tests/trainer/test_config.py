@@ -94,16 +94,3 @@ def test_an_emulated_card_has_an_end():
     RunConfig(**BASE, backend="emulator", pool_gib=2.0**20)
     with pytest.raises(ConfigError, match="--pool-gib is 1e"):
         RunConfig(**BASE, backend="emulator", pool_gib=1e308)
-
-
-def test_a_run_does_not_write_into_its_models_folder(tmp_path):
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "model.safetensors").write_bytes(b"")
-    (model / "config.json").write_bytes(b"{}")
-    (tmp_path / "link").symlink_to(model)
-    for given in (model, model / "model.safetensors", tmp_path / "link"):
-        RunConfig(given, Path("d"), model / ".." / "run")
-        for out in (model, model / "run", tmp_path / "link" / "run"):
-            with pytest.raises(ConfigError, match="is --model's folder"):
-                RunConfig(given, Path("d"), out)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -36,11 +37,9 @@ def start(argv: list[str], stderr: int = subprocess.PIPE) -> subprocess.Popen:
     return subprocess.Popen([*TRAINER, *argv], stdout=subprocess.PIPE, stderr=stderr, text=True, env=env)
 
 
-def read_until(process: subprocess.Popen, text: str) -> None:
-    for line in process.stderr:
-        if line.startswith(text):
-            return
-    raise AssertionError(f"the run ended before it said {text!r}")
+def read_until(stream: Iterable[str], text: str) -> None:
+    if not any(line.startswith(text) for line in stream):
+        raise AssertionError(f"the run ended before it said {text!r}")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +109,7 @@ def test_check_exits_as_a_run_whose_folder_cannot_be_used(llama, data, tmp_path,
     (tmp_path / "file").write_text("")
     held = RunFolder(tmp_path / "held")
     with held.held(resume=False):
-        for out in (tmp_path / "file", tmp_path / "file" / "run", held.root, tmp_path):
+        for out in (tmp_path / "file", tmp_path / "file" / "run", held.root, llama):
             argv = arguments(llama, data, out)
             assert main(["check", *argv[1:]]) == 2
             said = capsys.readouterr().err
@@ -142,10 +141,10 @@ def test_sigterm_in_training_ends_after_the_step_with_a_checkpoint(llama, data, 
     """And what goes on from there equals a run that was never stopped."""
     steps = ["--steps", "400", "--save-every", "1000"]
     with start(arguments(llama, data, tmp_path / "run", *steps)) as process:
-        read_until(process, "step 3/400")
+        read_until(process.stderr, "step 3/400")
         process.send_signal(signal.SIGTERM)
         error = process.stderr.read()
-        assert process.wait() == 143
+        assert process.wait(timeout=120) == 143
     assert "ended by SIGTERM" in error
     done = records(tmp_path / "run")[-1]["step"]
     assert newest(tmp_path / "run" / "checkpoints").step == done >= 3
@@ -180,11 +179,10 @@ def test_a_signal_is_obeyed_where_its_message_cannot_be_written(llama, data, tmp
     """Ctrl-C ends what reads the progress too: `2>&1 | tee log`."""
     out = tmp_path / "run"
     with start(arguments(llama, data, out, "--steps", "1000"), stderr=subprocess.STDOUT) as process:
-        while "step 3/" not in process.stdout.readline():
-            pass
+        read_until(process.stdout, "step 3/")
         process.stdout.close()
         process.send_signal(signal.SIGINT)
-        assert process.wait() == 130
+        assert process.wait(timeout=120) == 130
     assert newest(out / "checkpoints").step == records(out)[-1]["step"] >= 3
 
 
@@ -222,7 +220,7 @@ def test_sigterm_in_loading_ends_at_once(llama, tmp_path):
             time.sleep(0.01)
         time.sleep(0.3)
         process.send_signal(signal.SIGTERM)
-        assert process.wait() == 143
+        assert process.wait(timeout=120) == 143
     assert newest(tmp_path / "run" / "checkpoints") is None
 
 
@@ -233,7 +231,7 @@ def test_a_signal_in_a_save_ends_after_it(llama, data, tmp_path, number):
         while not list(checkpoints.glob(f"{TEMPORARY}*")):
             time.sleep(0.001)
         process.send_signal(number)
-        assert process.wait() == 128 + number
+        assert process.wait(timeout=120) == 128 + number
         process.stderr.read()
     assert newest(checkpoints).step == records(tmp_path / "run")[-1]["step"] < 1000
     assert not list(checkpoints.glob(f"{TEMPORARY}*"))
@@ -247,7 +245,7 @@ def test_a_save_that_fails_leaves_the_checkpoint_before(llama, data, tmp_path):
     try:
         with start(arguments(llama, data, tmp_path / "run", "--steps", "4", "--resume")) as process:
             error = process.stderr.read()
-            assert process.wait() == 2
+            assert process.wait(timeout=120) == 2
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert "error[checkpoint]: the checkpoint of step 4 could not be written" in error

@@ -66,7 +66,7 @@ def test_a_read_only_file_system_is_named():
     folder = next((point for point in read_only if point.is_dir()), None)
     if folder is None:
         pytest.skip("nothing is mounted read-only here")
-    assert_refused(folder / "run", "cannot be written: Read-only file system")
+    assert_refused(folder / "a-name-that-nobody-has", "cannot be written: Read-only file system")
 
 
 def test_looking_makes_nothing(tmp_path):
@@ -83,9 +83,10 @@ def test_looking_makes_nothing(tmp_path):
         {"config.json": "no JSON"},
         {"config.json": "[]"},
         {"environment.json": "{}"},
+        {"environment-0001.json": "{}"},
+        {"calls.json": "{}", "lock": ""},
         {"steps.jsonl": ""},
         {"checkpoints/step-00000010/model.bin": ""},
-        {"lock": "", "package.json": "{}"},
     ],
     ids=lambda files: "+".join(files),
 )
@@ -94,9 +95,18 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path, files, r
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     before = names(tmp_path)
-    assert_refused(tmp_path, "is no run's folder", resume=resume)
+    assert_refused(tmp_path, "which no run has written", resume=resume)
     assert names(tmp_path) == before
     assert all((tmp_path / name).read_text() == text for name, text in files.items())
+
+
+@pytest.mark.parametrize("file", ["train.log", ".gitignore", "tensorboard/events", "package.json", "my-config.json"])
+def test_other_files_may_lie_beside_a_run(tmp_path, file):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("mine")
+    RunFolder(tmp_path).check(resume=False)
+    begun(tmp_path)
+    assert (tmp_path / file).read_text() == "mine"
 
 
 def test_a_run_that_was_killed_before_its_first_step_can_be_started_again(tmp_path):

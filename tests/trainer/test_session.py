@@ -6,12 +6,14 @@ import errno
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from graphcache.store.files import TEMPORARY
 from tests.support.tiny import LLAMA, write_checkpoint
 from tests.trainer.runs import losses, settings, train
 from trainer.checkpoint import folder as folder_module
@@ -105,3 +107,21 @@ def test_what_could_not_be_deleted_is_said_and_ends_nothing(llama, data, tmp_pat
     run(settings(llama, data, tmp_path / "run", save_every=1, keep=1, steps=3, seq=32))
     assert complete_steps(tmp_path / "run" / "checkpoints") == [3]
     assert "step-00000001 could not be deleted: Device or resource busy" in capsys.readouterr().err
+
+
+def test_what_a_killed_run_left_is_deleted_when_training_goes_on(llama, data, tmp_path):
+    checkpoints = tmp_path / "run" / "checkpoints"
+    run(settings(llama, data, tmp_path / "run", steps=2, seq=32))
+    (checkpoints / f"{TEMPORARY}{'0a' * 8}").mkdir()
+    (checkpoints / "step-00000001").mkdir()  # of which the marker was deleted
+    run(settings(llama, data, tmp_path / "run", steps=3, seq=32, resume=True))
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["step-00000002", "step-00000003"]
+
+
+def test_nothing_to_do_tells_of_the_steps_that_are_saved(llama, data, tmp_path):
+    config = settings(llama, data, tmp_path / "run", steps=5, save_every=3, seq=32)
+    summary = run(config)
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000005")  # as if killed before it was saved
+    again = run(settings(llama, data, tmp_path / "run", steps=3, seq=32, resume=True))
+    assert (summary["steps"], again["steps"]) == (5, 3)
+    assert again["checkpoint"].endswith("step-00000003")

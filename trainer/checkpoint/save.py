@@ -17,7 +17,7 @@ from graphcache.digest import checksum
 from graphcache.graph import TensorSpec
 from graphcache.store.files import TEMPORARY, make_folder, sync_folder
 from trainer.checkpoint.finite import check_finite
-from trainer.checkpoint.folder import MARKER, OPTIMIZER, complete_steps, folder_name, marker, sweep
+from trainer.checkpoint.folder import MARKER, OPTIMIZER, complete_steps, folder_name, marker
 from trainer.checkpoint.tensors import CheckpointError, FileFacts, TensorWriter
 from trainer.optim.base import AdamState, Unit
 
@@ -96,7 +96,6 @@ def save(checkpoints: Path, step: int, contents: Contents) -> Path:
     temporary = checkpoints / f"{TEMPORARY}{os.urandom(8).hex()}"
     try:
         make_folder(checkpoints)
-        sweep(checkpoints)
         if step in complete_steps(checkpoints):
             return folder
         _check_space(checkpoints, contents)

@@ -3,12 +3,16 @@
 The assistant's part of a turn is what the template adds to the conversation so far, asked to answer: rendering
 `messages[:i]` with the generation prompt must be a prefix of rendering `messages[:i + 1]`, and the rest is the answer
 with its end-of-turn token. No date is given to templates, so that tokens do not depend on the day.
+
+Contents are given to a template as it takes them, which is found out by trying: as text, or as a list of parts. A
+template that takes only one of them would write the other as Python shows it, or leave it out, without a word.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,8 @@ import jinja2.parser
 import jinja2.sandbox
 
 from graphcache.errors import GraphcacheError
+
+PROBE = "probe"
 
 
 class ChatTemplateError(GraphcacheError):
@@ -37,7 +43,11 @@ class ChatTemplate:
         self._template = None if source is None else _compiled(source)
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[tuple[int, int], ...]]:
-        """The whole conversation, and the (begin, end) of each of the assistant's answers in it, in characters."""
+        """The whole conversation, and the (begin, end) of each of the assistant's answers in it, in characters.
+
+        Contents are texts, lists of text parts, or None, each in whichever form the template takes.
+        """
+        messages = [{**message, "content": self._as_taken(message["content"])} for message in messages]
         text = self._render(messages, prompt=False)
         spans = []
         for i, message in enumerate(messages):
@@ -53,6 +63,30 @@ class ChatTemplate:
                 )
             spans.append((len(before), min(len(after), len(text))))
         return text, tuple(spans)
+
+    def _as_taken(self, content: Any) -> Any:
+        if isinstance(content, list) and not self._takes_parts:
+            return "".join(part["text"] for part in content)
+        if isinstance(content, str) and self._takes_parts and not self._takes_text:
+            return [{"type": "text", "text": content}]
+        return content
+
+    @cached_property
+    def _takes_text(self) -> bool:
+        return self._writes(PROBE)
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        return self._writes([{"type": "text", "text": PROBE}])
+
+    def _writes(self, content: str | list[dict[str, str]]) -> bool:
+        """Whether the probe is in what the template writes, by itself and not within a list shown as Python or JSON."""
+        try:
+            text = self._render([{"role": "user", "content": content}], prompt=False)
+        except ChatTemplateError:
+            return False
+        as_list = isinstance(content, list) and (str(content) in text or json.dumps(content) in text)
+        return PROBE in text and not as_list
 
     def _render(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
         if self._template is None:

@@ -129,18 +129,23 @@ def _rendered(where: str, messages: Any, template: ChatTemplate) -> tuple[str, t
 
 
 def _message(where: str, message: Any) -> dict[str, Any]:
-    """The message with its content as text: a template would write anything else as Python shows it."""
-    if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
+    """The message, with a content that a template can be given. Raises DataError."""
+    calls = isinstance(message, dict) and bool(message.get("tool_calls"))
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str) or not (calls or "content" in message):
         raise DataError(f"{where} is not an object with a role and a content")
-    content = message["content"]
-    if isinstance(content, list) and content and all(_is_text_part(part) for part in content):
-        content = "".join(part["text"] for part in content)
-    if not isinstance(content, str):
+    content = message.get("content")
+    if calls and content is None:
+        return {**message, "content": None}  # templates ask whether there are calls, and a content beside
+    if not isinstance(content, str) and not _is_text_parts(content):
         raise DataError(
             f"{where} has a {type(content).__name__} for its content, not text",
             hint='content is text, or a list of {"type": "text", "text": "..."}',
         )
-    return {**message, "content": content}
+    return message
+
+
+def _is_text_parts(content: Any) -> bool:
+    return isinstance(content, list) and bool(content) and all(_is_text_part(part) for part in content)
 
 
 def _is_text_part(part: Any) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from tests.support.tiny import LLAMA
-from trainer.checkpoint.folder import SavedCheckpoint, delete_all_but
+from trainer.checkpoint.folder import SavedCheckpoint, delete_all_but, sweep
 from trainer.checkpoint.load import read_state
 from trainer.checkpoint.save import Contents, files_beside, save
 from trainer.model.config import ModelConfig
@@ -82,6 +82,7 @@ def assert_is(saved: SavedCheckpoint, step: int) -> None:
 def save_forever(model: str, checkpoints: str, step: str) -> None:
     """Save this step and all that follow, and say so; to be killed."""
     number = int(step)
+    sweep(Path(checkpoints))
     while True:
         save(Path(checkpoints), number, contents(Path(model), number))
         delete_all_but(Path(checkpoints), KEEP)

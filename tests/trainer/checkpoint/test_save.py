@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from graphcache.store.files import TEMPORARY
 from tests.support.fork_server import fork_server
 from tests.support.tiny import LLAMA, write_checkpoint
 from tests.trainer.checkpoint.example import assert_is, contents, save_forever, state, units
@@ -131,9 +132,10 @@ def test_saving_a_step_again_changes_nothing(model, checkpoints):
 def test_a_folder_without_its_marker_is_no_checkpoint_and_is_swept(model, checkpoints):
     save(checkpoints, 1, contents(model, 1))
     (save(checkpoints, 2, contents(model, 2)) / MARKER).unlink()
+    (checkpoints / f"{TEMPORARY}{'0a' * 8}").mkdir()
     assert newest(checkpoints).step == 1
-    save(checkpoints, 2, contents(model, 2))
-    assert_is(newest(checkpoints), 2)
+    assert sweep(checkpoints) == []
+    assert [path.name for path in checkpoints.iterdir()] == ["step-00000001"]
 
 
 def test_no_folder_is_no_checkpoint(checkpoints):

@@ -62,6 +62,31 @@ def test_parts_of_text_are_joined(tmp_path):
     assert answers(document) == ["one two<|end|>\n"]
 
 
+PARTS = "{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}"
+EITHER = "{% if m.content is string %}{{ m.content }}{% else %}" + PARTS + "{% endif %}"
+
+
+@pytest.mark.parametrize("written", [PARTS, EITHER, "{{ m.content }}"])
+def test_a_template_gets_contents_as_it_takes_them(written):
+    template = ChatTemplate("{% for m in messages %}<{{ m.role }}>" + written + "</s>{% endfor %}", {})
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": " two"}]
+    for content in (parts, "one two"):
+        text, spans = template.render([{"role": "user", "content": content}, {"role": "assistant", "content": content}])
+        assert text == "<user>one two</s><assistant>one two</s>"
+        assert [text[begin:end] for begin, end in spans] == ["<assistant>one two</s>"]
+
+
+def test_a_turn_of_tool_calls_needs_no_content(tmp_path):
+    calls = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
+    written = "{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{% else %}{{ m.content }}{% endif %}"
+    template = ChatTemplate("{% for m in messages %}[" + written + "]{% endfor %}", {})
+    for turn in (calls, {name: value for name, value in calls.items() if name != "content"}):
+        line = json.dumps({"messages": [{"role": "user", "content": "q"}, turn]})
+        (tmp_path / "data.jsonl").write_text(line + "\n")
+        (document,) = read_documents(tmp_path / "data.jsonl", template)
+        assert document.text == "[q][f]"
+
+
 @pytest.mark.parametrize(
     "content",
     [
