@@ -17,16 +17,17 @@ from pathlib import Path
 
 from graphcache.errors import GraphcacheError, UsageError
 from graphcache.runtime.furiosa import NODES
-from trainer.device import nodes
+from trainer.device import holders, nodes
 from trainer.device.base import DeviceBackend
 from trainer.device.card import CARD_PES, POOL_BYTES, ArtifactSource
 from trainer.device.driver import driver_problems
-from trainer.device.nodes import AssignedCard, CannotTellError, Holder
+from trainer.device.holders import Holder
+from trainer.device.nodes import AssignedCard, CannotTellError
 
 AUTO = "auto"
 # Another folder of nodes, for tests of whole commands. Every message names the folder that was looked into.
 VARIABLE = "GRAPHCACHE_CARD_NODES"
-_COUNTED = re.compile(r"(cpu|emulator)(?::([1-9]\d*))?")
+_COUNTED = re.compile(r"(cpu|emulator)(?::([1-9]\d{0,2}))?")
 _CARD = re.compile(r"furiosa:(0|[1-9]\d*|auto)")
 
 
@@ -96,7 +97,7 @@ def choose(
     *,
     fusion: int = CARD_PES,
     root: Path | None = None,
-    proc: Path = nodes.PROC,
+    proc: Path = holders.PROC,
     driver: Callable[[], list[str]] = driver_problems,
 ) -> Choice:
     """The devices that `--backend text` means on this machine. Opens none.
@@ -154,7 +155,7 @@ def _match(
 def _check_free(chosen: list[AssignedCard], root: Path, proc: Path, problems: list[str]) -> None:
     if not chosen:
         return
-    look = nodes.look_for_holders(root, proc)
+    look = holders.look_for_holders(root, proc)
     for card in chosen:
         if card.number in look.held:
             problems.append(f"card {card.number} is held by {_name(look.held[card.number])}")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainer.device.cards import give, made_process, process_with, root
 from tests.trainer.device.example import no_artifacts
-from tests.trainer.device.test_nodes import give, made_process, process_with, root
 from trainer.device import select
 from trainer.device.cpu import CpuBackend
 from trainer.device.guarded import GuardedBackend
-from trainer.device.nodes import Holder
+from trainer.device.holders import Holder
 from trainer.device.select import BackendError, CardError, Choice, choose, open_devices, parse
 
 __all__ = ["root"]
@@ -109,8 +109,8 @@ def test_a_held_card_is_an_error_and_not_passed_over(root: Path, tmp_path: Path,
 
 def test_what_cannot_be_told_is_refused(root: Path, on: Chooser, monkeypatch: pytest.MonkeyPatch) -> None:
     give(root, 1)
-    look = select.nodes.Look({}, [Holder(pid, "other") for pid in range(1, 8)])
-    monkeypatch.setattr(select.nodes, "look_for_holders", lambda *_: look)
+    look = select.holders.Look({}, [Holder(pid, "other") for pid in range(1, 8)])
+    monkeypatch.setattr(select.holders, "look_for_holders", lambda *_: look)
     with pytest.raises(CardError, match=r"cannot tell .* process 1 \(other\).* process 5 \(other\) and 2 more"):
         on("furiosa:auto")
 
