@@ -28,6 +28,7 @@ from trainer.stop import Stopped
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEBUG_VARIABLE = "GRAPHCACHE_DEBUG"
+OURS = ("graphcache", "trainer")
 
 
 def _betas(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[float, float]:
@@ -171,15 +172,24 @@ def _report(error: BaseException, *, as_json: bool) -> int:
     return exit_code
 
 
+def _usage_hint(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    return f"see `{context.command_path} --help`" if context else ""
+
+
 def _facts(error: BaseException) -> tuple[dict[str, str], int]:
     if isinstance(error, GraphcacheError):
         return error.as_json(), error.exit_code
     if isinstance(error, Stopped):
-        return {"name": "stopped", "message": f"ended by {error}", "hint": "--resume goes on"}, error.exit_code
+        hint = "--resume goes on from the newest checkpoint, or from the beginning when there is none"
+        return {"name": "stopped", "message": f"ended by {error}", "hint": hint}, error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return {"name": "interrupted", "message": "interrupted", "hint": ""}, 130
     if isinstance(error, click.ClickException):
-        return {"name": "usage", "message": error.format_message(), "hint": "see `python -m trainer run --help`"}, 2
+        return {"name": "usage", "message": error.format_message(), "hint": _usage_hint(error)}, 2
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith(OURS):
+        hint = "pip install '.[furiosa,trainer]' in the checkout of graphcache installs what the trainer needs"
+        return {"name": "toolchain", "message": f"{error.name} is not installed", "hint": hint}, 2
     if isinstance(error, OSError):
         return {"name": "os", "message": str(error), "hint": "check the path, its permissions and the free space"}, 2
     return {"name": "internal", "message": f"{type(error).__name__}: {error}", "hint": "a fault of the trainer"}, 2

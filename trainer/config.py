@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from graphcache.errors import UsageError
 
 SCHEDULES = ("constant", "linear", "cosine")
 DTYPES = ("bfloat16", "float32")
-FUSIONS = (1, 2, 4, 8, 16, 32)
+# PEs of one device, which is one card here, or a part of one.
+FUSIONS = (1, 2, 4, 8)
 # Of float32: cards flush what is smaller to zero.
 SMALLEST_NORMAL = 2.0**-126
 # Of anything that is counted: two multiplied still are a 64-bit number.
@@ -78,49 +79,55 @@ class RunConfig:
     pool_gib: float | None = None
 
     def __post_init__(self) -> None:
+        faults = list(self._faults())
+        if faults:
+            raise ConfigError("; ".join(faults), hint="python -m trainer run --help lists the settings")
+
+    def _faults(self) -> Iterator[str]:
         for name in ("seq", "accum", "micro_batch", "update_workers", "keep"):
-            self._whole(name, 1, LARGEST_COUNT)
+            yield from self._whole(name, 1, LARGEST_COUNT)
         for name in ("resident_layers", "warmup_steps"):
-            self._whole(name, 0, LARGEST_COUNT)
+            yield from self._whole(name, 0, LARGEST_COUNT)
         for name in ("steps", "save_every"):
             if getattr(self, name) is not None:
-                self._whole(name, 1, LARGEST_COUNT)
-        self._whole("seed", 0, math.inf)
-        self._range("lr", 0.0, 1.0)
-        self._range("weight_decay", 0.0, 1.0)
-        self._range("eps", SMALLEST_NORMAL, 1.0)
-        self._range("beta1", 0.0, 1.0, open_high=True)
-        self._range("beta2", 0.0, 1.0, open_high=True)
+                yield from self._whole(name, 1, LARGEST_COUNT)
+        yield from self._whole("seed", 0, math.inf)
+        yield from self._range("lr", 0.0, 1.0)
+        yield from self._range("weight_decay", 0.0, 1.0)
+        yield from self._range("eps", SMALLEST_NORMAL, 1.0)
+        yield from self._range("beta1", 0.0, 1.0, open_high=True)
+        yield from self._range("beta2", 0.0, 1.0, open_high=True)
         if self.clip_norm is not None:
-            self._range("clip_norm", 0.0, math.inf, open_low=True, open_high=True)
-        self._one_of("schedule", SCHEDULES)
-        self._one_of("dtype", DTYPES)
-        self._one_of("fusion", FUSIONS)
+            yield from self._range("clip_norm", 0.0, math.inf, open_low=True, open_high=True)
+        yield from self._one_of("schedule", SCHEDULES)
+        yield from self._one_of("dtype", DTYPES)
+        yield from self._one_of("fusion", FUSIONS)
         if self.lr * self.weight_decay >= 1:
-            raise ConfigError(f"--lr {self.lr} times --weight-decay {self.weight_decay} would take whole weights away")
+            yield f"--lr {self.lr} times --weight-decay {self.weight_decay} would take whole weights away"
         if self.pool_gib is not None:
-            self._range("pool_gib", 0.0, LARGEST_POOL_GIB, open_low=True)
+            yield from self._range("pool_gib", 0.0, LARGEST_POOL_GIB, open_low=True)
         for name in ("eager_layers", "pool_gib"):
             if getattr(self, name) and not self.backend.startswith("emulator"):
-                raise ConfigError(f"{_flag(name)} is for the emulator, and --backend is {self.backend!r}")
+                yield f"{_flag(name)} is for the emulator, and --backend is {self.backend!r}"
 
-    def _whole(self, name: str, low: int, high: float) -> None:
+    def _whole(self, name: str, low: int, high: float) -> Iterator[str]:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             bounds = f"{low} or more" if high == math.inf else f"from {low} to {high:,}"
-            raise ConfigError(f"{_flag(name)} is {value!r}", hint=f"it is a whole number, {bounds}")
+            yield f"{_flag(name)} is {value!r}, and must be a whole number, {bounds}"
 
-    def _range(self, name: str, low: float, high: float, *, open_low: bool = False, open_high: bool = False) -> None:
+    def _range(
+        self, name: str, low: float, high: float, *, open_low: bool = False, open_high: bool = False
+    ) -> Iterator[str]:
         value = getattr(self, name)
         inside = low <= value <= high and not (open_low and value == low) and not (open_high and value == high)
         if not inside:  # NaN is not inside either
             bounds = f"{'above' if open_low else 'at least'} {low} and {'below' if open_high else 'at most'} {high}"
-            raise ConfigError(f"{_flag(name)} is {value!r}", hint=f"it must be {bounds}")
+            yield f"{_flag(name)} is {value!r}, and must be {bounds}"
 
-    def _one_of(self, name: str, values: tuple[Any, ...]) -> None:
+    def _one_of(self, name: str, values: tuple[Any, ...]) -> Iterator[str]:
         if getattr(self, name) not in values:
-            known = ", ".join(str(v) for v in values)
-            raise ConfigError(f"{_flag(name)} is {getattr(self, name)!r}", hint=f"it must be one of: {known}")
+            yield f"{_flag(name)} is {getattr(self, name)!r}, and must be one of {', '.join(map(str, values))}"
 
     @property
     def catalog_options(self) -> CatalogOptions:

@@ -251,23 +251,26 @@ def pool_bytes(config: RunConfig) -> int:
     return POOL_BYTES if config.pool_gib is None else int(config.pool_gib * 1024**3)
 
 
+def process_bytes(memory: MemoryPlan, kind: str) -> int:
+    """What the process holds in the host's memory, where devices of the kinds `cpu` and `emulator` are too."""
+    devices = 0 if kind == "furiosa" else sum(plan.total_bytes for plan in memory.devices)
+    return memory.host_bytes + devices
+
+
 def _check_memory(memory: MemoryPlan, config: RunConfig, kind: str) -> None:
     """Raises one error for all that does not fit."""
-    pool, on_host, faults = pool_bytes(config), memory.host_bytes, []
+    pool, in_all, faults = pool_bytes(config), process_bytes(memory, kind), []
     if kind != "cpu":
         faults = [
             f"device {plan.device} would hold {plan.total_bytes:,} bytes and its pool is {pool:,}"
             for plan in memory.devices
             if plan.total_bytes > pool
         ]
-    if kind != "furiosa":
-        on_host += sum(plan.total_bytes for plan in memory.devices)
-    if on_host > available_memory_bytes():
-        faults.append(f"the host would hold {on_host:,} bytes and may use {available_memory_bytes():,}")
+    more = "fewer resident layers, more cards" if faults else "more memory"
+    if in_all > available_memory_bytes():
+        faults.append(f"the host would hold {in_all:,} bytes and may use {available_memory_bytes():,}")
     if faults:
-        raise MemoryPlanError(
-            "; ".join(faults), hint="fewer resident layers, a smaller --micro-batch or --seq, or more cards"
-        )
+        raise MemoryPlanError("; ".join(faults), hint=f"a smaller --micro-batch or --seq, or {more}")
 
 
 def _check_disk(config: RunConfig, checkpoint: InputCheckpoint) -> None:

@@ -42,16 +42,20 @@ def step_record(step: int, lr: float, result: StepResult, devices: Sequence[Devi
     }
 
 
-def start_lines(facts: DataFacts, seq: int, steps: int, saved: SavedCheckpoint | None) -> list[str]:
-    """What a run begins with, for people: its data, its steps, and where it goes on."""
-    done = ", from the beginning" if saved is None else f"; {saved.step:,} are done, in {saved.folder}"
+def data_lines(facts: DataFacts, seq: int) -> list[str]:
+    """A run's data, for people."""
     return [
         f"data     {facts.tokens:,} tokens in {facts.documents:,} documents, {facts.label_tokens:,} of them count;"
         f" {facts.empty_documents:,} empty documents left out",
         f"data     {facts.sequences:,} sequences of {seq:,} tokens;"
         f" {facts.sequences_without_labels:,} in which nothing counts left out",
-        f"steps    {steps:,}{done}",
     ]
+
+
+def steps_line(steps: int, saved: SavedCheckpoint | None) -> str:
+    """How many steps a run has in all, and where it goes on."""
+    done = ", from the beginning" if saved is None else f"; {saved.step:,} are done, in {saved.folder}"
+    return f"steps    {steps:,}{done}"
 
 
 class Progress:

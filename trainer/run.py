@@ -16,7 +16,7 @@ from trainer.heap import give_back_free_memory, share_one_heap
 from trainer.numerics import deterministic, thread_count
 from trainer.optim.adamw import open_optimizer, worker_count
 from trainer.preflight import Findings, Ready
-from trainer.report import Progress, start_lines, summary
+from trainer.report import Progress, data_lines, steps_line, summary
 from trainer.run_folder import RunFolder
 from trainer.session import Session
 from trainer.start import build_network, initial_state, load_weights, saved_state
@@ -50,7 +50,7 @@ def run(config: RunConfig) -> dict[str, Any]:
 
 def _start_lines(ready: Ready) -> list[str]:
     devices = [f"device   {line}" for line in ready.choice.lines()]
-    return [*devices, *start_lines(ready.corpus.facts, ready.config.seq, ready.steps, ready.saved)]
+    return [*devices, *data_lines(ready.corpus.facts, ready.config.seq), steps_line(ready.steps, ready.saved)]
 
 
 def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progress) -> Any:

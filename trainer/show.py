@@ -8,8 +8,8 @@ from typing import Any
 
 from graphcache.errors import GraphcacheError
 from trainer.memory import DevicePlan
-from trainer.preflight import Findings, steps_in_all
-from trainer.report import start_lines
+from trainer.preflight import Findings, process_bytes, steps_in_all
+from trainer.report import data_lines, steps_line
 
 
 def show_summary(facts: Mapping[str, Any], *, as_json: bool) -> None:
@@ -34,11 +34,16 @@ def show_findings(findings: Findings, problem: GraphcacheError | None, *, as_jso
     if findings.memory is not None:
         for plan in findings.memory.devices:
             print(f"memory   {_memory_line(plan)}")
-        print(f"memory   host: {_gib(findings.memory.host_bytes)}")
+        in_all = process_bytes(findings.memory, findings.kind)
+        print(
+            f"memory   host: {_size(findings.memory.host_bytes)}, and {_size(in_all)} in all in this machine's memory"
+        )
     if findings.corpus is not None:
-        steps = steps_in_all(findings.config, findings.corpus)
-        for line in start_lines(findings.corpus.facts, findings.config.seq, steps, findings.saved):
+        for line in data_lines(findings.corpus.facts, findings.config.seq):
             print(line)
+        # With a problem it may be unknown where the run goes on.
+        if findings.saved is not None or not findings.problems:
+            print(steps_line(steps_in_all(findings.config, findings.corpus), findings.saved))
 
 
 def _as_json(findings: Findings) -> dict[str, Any]:
@@ -53,14 +58,13 @@ def _as_json(findings: Findings) -> dict[str, Any]:
 
 
 def _memory_line(plan: DevicePlan) -> str:
-    parts = ((name, size) for name, size in vars(plan).items() if name != "device" and size)
-    return (
-        f"device {plan.device}: {_gib(plan.total_bytes)} ({', '.join(f'{name} {_gib(size)}' for name, size in parts)})"
-    )
+    parts = ", ".join(f"{name} {_size(size)}" for name, size in vars(plan).items() if name != "device" and size)
+    return f"device {plan.device}: {_size(plan.total_bytes)} ({parts})"
 
 
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / 1024**3:.2f} GiB"
+def _size(size_bytes: int) -> str:
+    """In decimal units, as errors give bytes."""
+    return f"{size_bytes / 1e9:,.2f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:,.2f} MB"
 
 
 def _print_json(value: Any) -> None:

@@ -94,3 +94,9 @@ def test_an_emulated_card_has_an_end():
     RunConfig(**BASE, backend="emulator", pool_gib=2.0**20)
     with pytest.raises(ConfigError, match="--pool-gib is 1e"):
         RunConfig(**BASE, backend="emulator", pool_gib=1e308)
+
+
+def test_every_fault_is_named_at_once():
+    with pytest.raises(ConfigError) as found:
+        RunConfig(**BASE, lr=-1, accum=0, keep=0, fusion=16)
+    assert all(flag in str(found.value) for flag in ("--lr is -1", "--accum is 0", "--keep is 0", "--fusion is 16"))

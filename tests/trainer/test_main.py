@@ -277,3 +277,22 @@ def test_killed_at_any_moment_a_run_goes_on_to_the_same_end(llama, data, tmp_pat
     assert main(argv) == 0
     assert losses(records(tmp_path / "run")) == losses(records(tmp_path / "straight"))
     assert_same_state(tmp_path / "run", tmp_path / "straight")
+
+
+def test_what_is_not_installed_is_named(tmp_path):
+    """A trainer without torch, as after `pip install .` alone."""
+    program = "import sys; sys.modules['torch'] = None; from trainer.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    argv = arguments(tmp_path, tmp_path / "d", tmp_path / "run")
+    done = subprocess.run([sys.executable, "-c", program, *argv], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error[toolchain]: torch is not installed\n  hint: pip install")
+
+
+def test_check_does_not_say_where_a_refused_resume_goes_on(llama, data, tmp_path, capsys):
+    argv = arguments(llama, data, tmp_path / "run", "--steps", "2")
+    assert main(argv) == 0
+    capsys.readouterr()
+    assert main(["check", *argv[1:], "--resume", "--lr", "0.5"]) == 2
+    shown = capsys.readouterr()
+    assert "--lr was 0.001 and is 0.5" in shown.err
+    assert "beginning" not in shown.out

@@ -11,7 +11,7 @@ from trainer.clock import Clock
 from trainer.data.corpus import DataFacts
 from trainer.loop import StepResult
 from trainer.optim.base import UpdateReport
-from trainer.report import Progress, start_lines, step_record
+from trainer.report import Progress, data_lines, step_record, steps_line
 
 FIELDS = {
     *("step", "loss", "tokens", "label_tokens", "lr", "step_secs", "tokens_per_sec", "update_wait_secs"),
@@ -97,10 +97,10 @@ def test_without_stderr_there_is_no_progress(monkeypatch, capsys):
 
 def test_what_a_run_begins_with():
     facts = DataFacts("digest", 1000, 3, 64_000, 50_000, 2000, 7)
-    assert start_lines(facts, 32, 250, None) == [
+    assert data_lines(facts, 32) == [
         "data     64,000 tokens in 1,000 documents, 50,000 of them count; 3 empty documents left out",
         "data     2,000 sequences of 32 tokens; 7 in which nothing counts left out",
-        "steps    250, from the beginning",
     ]
+    assert steps_line(250, None) == "steps    250, from the beginning"
     saved = SavedCheckpoint(Path("RUN/checkpoints/step-00000010"), 10, {}, {}, {})
-    assert start_lines(facts, 32, 250, saved)[2] == "steps    250; 10 are done, in RUN/checkpoints/step-00000010"
+    assert steps_line(250, saved) == "steps    250; 10 are done, in RUN/checkpoints/step-00000010"

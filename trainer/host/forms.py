@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from graphcache.graph import Graph
+from trainer.host.lanes import modelled
 from trainer.host.pages import copy, empty
 from trainer.host.row_form import RowForm, threads_are_there
 from trainer.host.trace import Input
@@ -33,6 +34,7 @@ ROWWISE = frozenset(
         "head:chunk_softmax_backward",
     )
 )
+HINT = "write it with what trainer/host/trace.py models, or take it out of ROWWISE in trainer/host/forms.py"
 # A weight's gradient is made so many of its rows at a time.
 BLOCK_ROWS = 2048
 
@@ -76,6 +78,7 @@ def _compiled(
     args: tuple[tuple[tuple[int, ...], torch.dtype], ...],
     constants: tuple[tuple[str, Any], ...],
 ) -> RowForm:
-    inputs = [Input(shape, dtype, source=number) for number, (shape, dtype) in enumerate(args)]
-    traced = function(*inputs, **dict(constants))
-    return RowForm(traced if isinstance(traced, tuple) else (traced,))
+    with modelled(function, HINT):
+        inputs = [Input(shape, dtype, source=number) for number, (shape, dtype) in enumerate(args)]
+        traced = function(*inputs, **dict(constants))
+        return RowForm(traced if isinstance(traced, tuple) else (traced,))

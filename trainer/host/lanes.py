@@ -8,9 +8,14 @@ allows LLVM to contract or reorder any of them, but for sums over a row and insi
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+
+from graphcache.errors import GraphcacheError
 
 FLOAT, BFLOAT = torch.float32, torch.bfloat16
 # How a tensor's elements lie in memory: bfloat16 as its bits.
@@ -18,6 +23,22 @@ ELEMENT = {FLOAT: "float", BFLOAT: "i16"}
 # Two AVX-512 registers of float32, so that 32 bfloat16 numbers fill a line of 64 bytes. LLVM splits the vectors for a
 # CPU with narrower registers.
 WIDE = 32
+
+
+class HostFormError(GraphcacheError):
+    """A graph's function does something that its machine code for the host has no form for."""
+
+    name = "host-form"
+
+
+@contextmanager
+def modelled(function: Callable[..., Any], hint: str) -> Iterator[None]:
+    """What `function` does to values like these in the block and they do not know becomes HostFormError."""
+    try:
+        yield
+    except (TypeError, AttributeError, AssertionError, NotImplementedError) as error:
+        name = f"{function.__module__}:{function.__qualname__}"
+        raise HostFormError(f"{name} has no form for the host: {type(error).__name__}: {error}", hint=hint) from error
 
 
 @dataclass
@@ -118,21 +139,31 @@ class Lanes:
             self.block, self.block.emit(f"call {vector} @llvm.{function}.v{self.block.lanes}f32({args})"), FLOAT
         )
 
-    def _binary(self, operation: str, other: Lanes) -> Lanes:
+    def _binary(self, operation: str, other: Lanes | float) -> Lanes:
+        other = other if isinstance(other, Lanes) else self.constant(other)
         assert self.dtype == other.dtype == FLOAT
         vector = self.block.vector("float")
         return Lanes(self.block, self.block.emit(f"{operation} {vector} {self.name}, {other.name}"), FLOAT)
 
-    def __add__(self, other: Lanes) -> Lanes:
+    def __add__(self, other: Lanes | float) -> Lanes:
         return self._binary("fadd", other)
 
-    def __sub__(self, other: Lanes) -> Lanes:
+    def __radd__(self, other: float) -> Lanes:
+        return self.constant(other) + self
+
+    def __sub__(self, other: Lanes | float) -> Lanes:
         return self._binary("fsub", other)
 
-    def __mul__(self, other: Lanes) -> Lanes:
+    def __rsub__(self, other: float) -> Lanes:
+        return self.constant(other) - self
+
+    def __mul__(self, other: Lanes | float) -> Lanes:
         return self._binary("fmul", other)
 
-    def __truediv__(self, other: Lanes) -> Lanes:
+    def __rmul__(self, other: float) -> Lanes:
+        return self.constant(other) * self
+
+    def __truediv__(self, other: Lanes | float) -> Lanes:
         return self._binary("fdiv", other)
 
     def sqrt(self) -> Lanes:

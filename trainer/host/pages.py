@@ -48,6 +48,11 @@ def copy(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return empty(tensor.shape, dtype or tensor.dtype).copy_(tensor)
 
 
+def described(array: Tensor) -> str:
+    """How an array lies in memory, for messages about one that code cannot be given."""
+    return f"{array.dtype} {tuple(array.shape)} with strides {array.stride()} on {array.device}"
+
+
 def give_back() -> None:
     """What is kept for later tensors goes back to the system."""
     for kept in list(_free.values()):

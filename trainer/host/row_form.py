@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trainer.host.machine import compile_ir
-from trainer.host.pages import empty
+from trainer.host.pages import described, empty
 from trainer.host.rows import RowCode
 from trainer.host.trace import ColumnSum, Input, Value, everything_under
 
@@ -50,7 +50,7 @@ class RowForm:
         for source, (shape, dtype) in self._expected.items():
             array = given[source]
             if array.shape != shape or array.dtype != dtype or not array.is_contiguous() or not array.is_cpu:
-                raise ValueError(f"argument {source} is {_described(array)}: traced was {dtype} {shape}, row-major")
+                raise ValueError(f"argument {source} is {described(array)}: traced was {dtype} {shape}, row-major")
         stored = [empty(value.shape, value.dtype) for value in self._stored]
         arrays = [*(given[source] for source in self._sources), *stored]
         share = max(1, self._rows // (SHARES * torch.get_num_threads()))
@@ -72,10 +72,6 @@ def _result(result: Value | ColumnSum, given: Mapping[Any, Tensor], stored: Iter
             total = _result(result.rows, given, stored).sum(0)
             return total if result.total is None else _result(result.total, given, stored) + total
     return next(stored)
-
-
-def _described(array: Tensor) -> str:
-    return f"{array.dtype} {tuple(array.shape)} with strides {array.stride()} on {array.device}"
 
 
 @cache

@@ -64,6 +64,12 @@ class Value:
     def __mul__(self, other: Value | float) -> Value:
         return self._binary(Lanes.__mul__, other)
 
+    def __rmul__(self, other: float) -> Value:
+        return self._binary(Lanes.__mul__, other)
+
+    def __truediv__(self, other: Value | float) -> Value:
+        return self._binary(Lanes.__truediv__, other)
+
     def to(self, dtype: torch.dtype) -> Value:
         if dtype == self.dtype:
             return self

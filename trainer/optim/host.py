@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from trainer.host.lanes import ELEMENT, FLOAT, WIDE
+from trainer.host.pages import described
 from trainer.optim.base import AdamState
 from trainer.optim.kernel import SCALARS, STATE, kernels
 
@@ -47,5 +48,5 @@ def _check(name: str, array: Tensor, dtype: torch.dtype, elements: int) -> None:
     """That the code may be given the array's address. Raises ValueError."""
     fits = array.is_cpu and array.is_contiguous() and array.dtype == dtype and array.numel() == elements
     if not fits or dtype not in ELEMENT:
-        found = f"{array.dtype} {tuple(array.shape)} with strides {array.stride()} on {array.device}"
-        raise ValueError(f"{name} is {found}: {elements} contiguous numbers of {dtype} in host memory are needed")
+        needed = f"{elements} contiguous numbers of {dtype} in host memory are needed"
+        raise ValueError(f"{name} is {described(array)}: {needed}")

@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 
 from trainer.graphs.adamw import adamw
-from trainer.host.lanes import ELEMENT, FLOAT, WIDE, Block, Lanes, intrinsics, loop
+from trainer.host.lanes import ELEMENT, FLOAT, WIDE, Block, Lanes, intrinsics, loop, modelled
 from trainer.host.machine import compile_ir
 from trainer.optim.scalars import StepScalars
 
@@ -113,7 +113,8 @@ def _update_block(lanes: int, loop: str, dtype: torch.dtype) -> Block:
             _ask_ahead(block, at[name], WIDE * kinds[name].itemsize, written=name in STATE)
     inputs = [block.load(at[name], kinds[name]) for name in (*STATE, "grad")]
     scalars = [Lanes(block, f"%s{number}x{lanes}", FLOAT) for number in range(len(SCALARS))]
-    outputs = cast(Callable[..., tuple[Lanes, ...]], adamw)(*inputs, *scalars)
+    with modelled(adamw, "write it with the operations of Lanes in trainer/host/lanes.py"):
+        outputs = cast(Callable[..., tuple[Lanes, ...]], adamw)(*inputs, *scalars)
     for name, value in zip((*STATE, "weight"), outputs, strict=True):
         streamed = name == "weight" and lanes == WIDE
         how = f"align {LINE_BYTES}, !nontemporal !0" if streamed else ""

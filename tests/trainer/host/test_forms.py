@@ -14,8 +14,9 @@ from torch import Tensor
 
 from graphcache.graph import Graph, TensorSpec
 from trainer.graphs import head, layer, tiles
-from trainer.host import row_form
+from trainer.host import forms, row_form
 from trainer.host.forms import BLOCK_ROWS, ROWWISE, host_form
+from trainer.host.lanes import HostFormError
 from trainer.host.row_form import RowForm, threads_are_there
 from trainer.host.trace import Input
 
@@ -243,3 +244,15 @@ def test_a_cast_has_the_same_bits_in_memory_of_its_own(dtype: str) -> None:
     found = host_form(graph_of("tiles:cast", ((total,), {"dtype": dtype})))(total)
     assert torch.equal(found, tiles.cast(total, dtype=dtype))
     assert found.data_ptr() != total.data_ptr()
+
+
+def test_a_graph_that_has_no_form_says_how_to_go_on(monkeypatch):
+    graph = Graph("odd", "layer", f"{__name__}:odd", (TensorSpec("x", "float32", (4, 8)),))
+    monkeypatch.setattr(forms, "ROWWISE", forms.ROWWISE | {graph.function})
+    with pytest.raises(HostFormError, match="test_forms:odd has no form for the host") as found:
+        host_form(graph)
+    assert "ROWWISE" in found.value.hint
+
+
+def odd(x):
+    return x.cumsum(-1)
