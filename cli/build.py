@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,17 @@ from graphcache.costs import Costs
 from graphcache.graph import Listing
 from graphcache.location import cache_dir
 from graphcache.manifest import Compiled, Manifest, other_bytes
-from graphcache.manifest_file import check_writable, is_manifest, read_manifest, write_manifest
+from graphcache.manifest_file import check_target, is_manifest, read_manifest, write_manifest
+from graphcache.manifest_json import ManifestError
 from graphcache.memo import Memo, memo_of
 from graphcache.model_source import ModelSource
 from graphcache.plan import PlanItem, plan
 from graphcache.programs import Programs
 from graphcache.source import SourceHashes
 from graphcache.source_tree import WorkTree
-from graphcache.store.base import Entry
+from graphcache.store.base import Cost, Entry
 from graphcache.store.local import LocalStore
-from graphcache.toolchain.base import DEFAULT_FUSION, identity
+from graphcache.toolchain.base import DEFAULT_FUSION, FUSIONS, identity
 
 FAILED = 1
 # What no compile takes and no machine has.
@@ -81,7 +82,12 @@ class Request:
     "--shapes-from", "source", metavar="MODEL", type=PATH, required=True, help="A checkpoint, or a manifest of one."
 )
 @only_option
-@click.option("--fusion", type=int, help=f"PEs that are used as one device.  [default: {DEFAULT_FUSION}]")
+@click.option(
+    "--fusion",
+    type=int,
+    help=f"PEs that are used as one device: {', '.join(map(str, FUSIONS))}. A card has 8; more is for several cards."
+    f"  [default: {DEFAULT_FUSION}]",
+)
 @click.option("--jobs", type=click.IntRange(min=1), help="Compiles at once. Default: as CPUs and memory allow.")
 @click.option(
     "--timeout",
@@ -152,9 +158,11 @@ def _request(
     source: Path, only: tuple[str, ...], manifest: Path | None, cache: str | None, options: Mapping[str, Any]
 ) -> Request:
     if manifest is not None:
-        check_writable(manifest)
+        check_target(manifest)
     model = model_source.load(source)
-    known = {path: read_manifest(path) for path in (source, manifest) if path and path.is_file() and is_manifest(path)}
+    known = {source: read_manifest(source)} if source.is_file() and is_manifest(source) else {}
+    if manifest is not None and manifest.is_file() and manifest not in known:
+        known.update(_before(manifest))
     recorded = known.get(source)
     # What is not given is the manifest's.
     names = tuple(catalog.select(only or (recorded.catalogs if recorded else ())))
@@ -166,8 +174,18 @@ def _request(
     listing = catalog.list_graphs(names, model.table, model.config, chosen)
     catalog.check_any_graphs(listing, names)
     if manifest is not None:
-        check_sources((graph.function for graph in listing.graphs), [manifest.absolute().parent])
+        functions = [*catalog.functions(names), *(graph.function for graph in listing.graphs)]
+        check_sources(functions, [manifest.absolute().parent])
     return Request(model, names, chosen, fusion, listing, LocalStore(cache_dir(cache)), tuple(known.values()))
+
+
+def _before(path: Path) -> dict[Path, Manifest]:
+    """The manifest that is written anew; one of another version, or that a merge left broken, tells nothing."""
+    try:
+        return {path: read_manifest(path)}
+    except ManifestError as error:
+        emit_warning("manifest", f"nothing is taken from what is there: {error.message}")
+        return {}
 
 
 def _build_options(options: Mapping[str, Any]) -> BuildOptions:
@@ -274,17 +292,24 @@ def _show(request: Request, report: Report, manifest: Path | None) -> None:
         emit_warning("manifest", f"{manifest} was not written: it would list graphs that were not compiled")
     entries = [outcome.entry for outcome in report.outcomes if outcome.entry]
     compiled = [outcome.entry.cost for outcome in report.outcomes if outcome.state == "compiled" and outcome.entry]
-    cpu_secs, peak = sum(cost.cpu_secs for cost in compiled), max((c.peak_rss_bytes for c in compiled), default=0)
     size_bytes = sum(entry.size_bytes for entry in entries)
     emit_facts(
         [
             ("toolchain", toolchain_text(report.toolchain)),
             ("cache", str(request.store.root)),
             *([("manifest", str(manifest))] if manifest is not None and not report.failed else []),
-            ("compiled", f"{len(compiled)} (CPU {secs_text(cpu_secs)}, at most {bytes_text(peak)} a worker)"),
+            ("compiled", _compiled_text(compiled)),
             ("failed", count_text(len(report.failed))),
             ("ready", f"{len(entries)} of {len(report.outcomes)}"),
             ("took", secs_text(report.wall_secs)),
             ("bytes", f"{count_text(size_bytes)} ({bytes_text(size_bytes)})"),
         ]
     )
+
+
+def _compiled_text(costs: Sequence[Cost]) -> str:
+    """How many, and what they took; what a failed compile took is not recorded."""
+    if not costs:
+        return "0"
+    cpu_secs, peak_bytes = sum(cost.cpu_secs for cost in costs), max(cost.peak_rss_bytes for cost in costs)
+    return f"{len(costs)} (CPU {secs_text(cpu_secs)}, at most {bytes_text(peak_bytes)} a worker)"

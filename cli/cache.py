@@ -7,25 +7,27 @@ from typing import Any
 
 from cli.render import emit_warning
 from graphcache.errors import StoreError
+from graphcache.foreign import is_foreign
 from graphcache.key import SETTING
 from graphcache.ledger import Ledger, Usage
 from graphcache.location import cache_dir
 from graphcache.memo import memo_of
 from graphcache.store.base import Entry, Fault
 from graphcache.store.files import dangling_hint
+from graphcache.store.find import KEY_DIGITS as KEY_DIGITS
 from graphcache.store.local import LocalStore
-
-# As git shows commits: enough to be unique among thousands, short enough for a line.
-KEY_DIGITS = 12
 
 
 def open_cache(option: str | None) -> LocalStore:
-    """The cache that a command works on. Raises StoreError when there is none."""
+    """The cache that a command works on. Raises StoreError when there is none, or something else lies there."""
     root = cache_dir(option)
     if not root.is_dir():
         hint = dangling_hint(root) or "--cache names another; graphcache build makes one"
         raise StoreError(f"there is no cache at {root}", hint=hint)
-    return LocalStore(root)
+    store = LocalStore(root)
+    if is_foreign(store.layout):
+        raise StoreError(f"{root} is no cache: something else lies there", hint="--cache names another")
+    return store
 
 
 def usage_of(store: LocalStore) -> dict[str, Usage]:

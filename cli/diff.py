@@ -22,6 +22,7 @@ from graphcache.graph import Graph
 from graphcache.location import cache_dir
 from graphcache.manifest import Manifest
 from graphcache.memo import memo_of
+from graphcache.own_command import own_command
 from graphcache.programs import Programs
 from graphcache.shapes import TensorTable
 from graphcache.source import SourceHashes
@@ -95,8 +96,7 @@ def command(manifests: tuple[Path, ...], since: str | None, cache: str | None, a
     """
     store = LocalStore(cache_dir(cache))
     current = of_work_tree(find_manifests(manifests, Path.cwd()))
-    functions = {recorded.graph.function for baseline in current for recorded in baseline.manifest.graphs}
-    check_sources(functions, [Path.cwd(), *(baseline.path.absolute().parent for baseline in current)])
+    check_sources(_functions(current), [Path.cwd(), *(baseline.path.absolute().parent for baseline in current)])
     with memo_of(store.root) as memo:
         toolchain = seen(memo)
     compared, trouble = _compared(current, since, store, toolchain, cache)
@@ -108,6 +108,13 @@ def command(manifests: tuple[Path, ...], since: str | None, cache: str | None, a
     else:
         _show(compared, toolchain)
     return int(any(one.to_do for one in compared))
+
+
+def _functions(baselines: Iterable[Baseline]) -> set[str]:
+    """Of the graphs that are compared, and of the catalogs that list them now."""
+    manifests = [baseline.manifest for baseline in baselines]
+    graphs = {recorded.graph.function for manifest in manifests for recorded in manifest.graphs}
+    return graphs.union(*(catalog.functions(manifest.catalogs) for manifest in manifests))
 
 
 def _compared(
@@ -138,7 +145,7 @@ def build_command(baseline: Baseline, cache: str | None) -> str:
     import shlex
 
     manifest = baseline.manifest
-    words = ["graphcache", "build", "--shapes-from", str(baseline.path), "--only", ",".join(manifest.catalogs)]
+    words = [*own_command(), "build", "--shapes-from", str(baseline.path), "--only", ",".join(manifest.catalogs)]
     for name, value in manifest.options.items():
         words += [f"--{name.replace('_', '-')}", str(value)]
     if "fusion" in manifest.toolchain:
@@ -154,7 +161,7 @@ def verify_command(baseline: Baseline, comparisons: Iterable[Comparison], cache:
     other = [c.item.key for c in comparisons if c.kind == "other bytes" and c.item and c.item.key]
     if not other:
         return ""
-    words = ["graphcache", "verify", *(key.digest[:KEY_DIGITS] for key in other), "--rebuild"]
+    words = [*own_command(), "verify", *(key.digest[:KEY_DIGITS] for key in other), "--rebuild"]
     words += ["--cache", cache] if cache else []
     return shlex.join([*words, "--manifest", str(baseline.path)])
 
@@ -211,8 +218,8 @@ def _as_json(compared: Sequence[Compared], store: LocalStore, toolchain: Seen, s
                 "to_compile": len(one.to_compile),
                 "expected_secs": one.expected_secs,
                 "unknown_costs": one.unknown_costs,
-                "command": one.command,
-                "verify_command": one.verify_command,
+                "command": one.command if one.to_build else None,
+                "verify_command": one.verify_command or None,
             }
             for one in compared
         ],

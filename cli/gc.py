@@ -12,7 +12,7 @@ import click
 
 from cli.cache import KEY_DIGITS, by_name, open_cache, usage_of
 from cli.options import PATH, cache_option, cli_command, json_option
-from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table
+from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, emit_warning
 from graphcache.errors import UsageError
 from graphcache.gc import Limits, Plan, apply, plan
 from graphcache.ledger import Ledger
@@ -102,23 +102,26 @@ def command(
 def _keep(manifests: tuple[Path, ...]) -> frozenset[str] | None:
     """Key digests that the manifests name; None when none was given, which is not the same as one that is empty.
 
-    Raises UsageError for a manifest that names none, of which nothing would be kept.
+    Raises UsageError when they name none at all, of which nothing would be kept; warns of each other one without.
     """
     if not manifests:
         return None
-    return frozenset(digest for path in manifests for digest in _keys(path))
+    named = {path: _keys(path) for path in manifests}
+    without = [path for path, keys in named.items() if not keys]
+    if len(without) == len(named):
+        raise UsageError(
+            f"{', '.join(map(str, without))} names no key: its graphs are planned, so no entry would be kept for it",
+            hint=f"graphcache build --shapes-from {without[0]} --manifest {without[0]} writes their keys",
+        )
+    for path in without:
+        emit_warning("manifest", f"{path} names no key, since its graphs are planned: no entry is kept for it")
+    return frozenset().union(*named.values())
 
 
-def _keys(path: Path) -> list[str]:
+def _keys(path: Path) -> frozenset[str]:
     from graphcache.manifest_file import read_manifest
 
-    found = [graph.key.digest for graph in read_manifest(path).graphs if graph.key is not None]
-    if not found:
-        raise UsageError(
-            f"{path} names no key: its graphs are planned, so no entry would be kept for it",
-            hint=f"graphcache build --shapes-from {path} --manifest {path} writes their keys",
-        )
-    return found
+    return frozenset(graph.key.digest for graph in read_manifest(path).graphs if graph.key is not None)
 
 
 def _forget(store: LocalStore, planned: Plan) -> None:

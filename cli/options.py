@@ -62,16 +62,25 @@ only_option = click.option(
 def catalog_options(function: F) -> F:
     """The fields of `graphcache.catalog.CatalogOptions` as options; None where one is not given."""
     # Here, since commands without these options need nothing of manifests.
+    from graphcache.catalog import CatalogOptions
     from graphcache.manifest import DTYPES, OPTION_LIMIT
 
     size = click.IntRange(1, OPTION_LIMIT)
-    for option in (
-        click.option("--dtype", type=click.Choice(DTYPES), help="Of weights and activations."),
-        click.option("--micro-batch", type=size, help="Sequences in one micro-batch."),
-        click.option("--sequence", type=size, help="Tokens in one sequence."),
-        click.option("--tile-elements", type=size, help="Elements of one AdamW call, at most."),
-    ):
-        function = option(function)
+    helps: dict[str, tuple[Any, str]] = {
+        "dtype": (click.Choice(DTYPES), "Of weights and activations; the trainer's --dtype."),
+        "micro_batch": (size, "Sequences in one micro-batch; the trainer's --micro-batch."),
+        "sequence": (size, "Tokens in one sequence; the trainer's --seq."),
+        "tile_elements": (
+            size,
+            "Elements of one AdamW call, at most. For measuring: the trainer calls graphs of the default alone.",
+        ),
+    }
+    # Not click's own defaults: what is not given may be a manifest's.
+    for name, default in reversed(CatalogOptions().as_json().items()):
+        kind, text = helps[name]
+        function = click.option(f"--{name.replace('_', '-')}", type=kind, help=f"{text}  [default: {default}]")(
+            function
+        )
     return function
 
 

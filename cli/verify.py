@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table
 from graphcache.build import BuildOptions
 from graphcache.catalog import may_be_called
 from graphcache.errors import CorruptError
-from graphcache.manifest import OtherBytes, other_bytes
+from graphcache.manifest import Manifest, OtherBytes, other_bytes
 from graphcache.manifest_file import read_manifest
 from graphcache.memo import Memo, memo_of
 from graphcache.numeric_checks import numeric_checks
@@ -24,6 +24,23 @@ from graphcache.store.base import Entry
 from graphcache.store.local import LocalStore
 from graphcache.verdict import Verdict
 from graphcache.verify import Report, verify
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A manifest that names `artifacts` artifacts; those of `compared` keys were checked, and `other` are not the same
+    bytes."""
+
+    file: str
+    artifacts: int
+    compared: int
+    other: tuple[OtherBytes, ...]
+
+    @classmethod
+    def of(cls, path: Path, manifest: Manifest, found: Mapping[str, str]) -> Compared:
+        """found: artifact digests by key digest"""
+        named = manifest.artifacts
+        return cls(str(path), len(named), len(named.keys() & found.keys()), tuple(other_bytes(manifest, found)))
 
 
 @cli_command(
@@ -60,19 +77,21 @@ def command(
     cache itself. --numeric and --rebuild need the vendor's compiler of the version that made an entry; others are
     skipped, and said to be.
     """
-    recorded = [read_manifest(path) for path in manifests]
+    recorded = {path: read_manifest(path) for path in manifests}
     store = open_cache(cache)
     report = verify(store, keys)
     found = {entry.key.digest: entry.artifact_digest for entry in report.entries}
-    other = [named for manifest in recorded for named in other_bytes(manifest, found)]
+    compared = [Compared.of(path, manifest, found) for path, manifest in recorded.items()]
+    other = [named for one in compared for named in one.other]
     deep = {name: check for name, check in DEEP.items() if {"numeric": numeric, "rebuild": rebuild}[name]}
     if not as_json:
-        _show(report, other)
+        _show(report, compared)
     verdicts = _run_deep(store, report.entries, deep, quiet=as_json)
     if as_json:
         facts = {name: [verdict.as_json() for verdict in found] for name, found in verdicts.items()}
-        named = [asdict(each) for each in other]
-        emit_json({"cache": str(store.root), **_as_json(report), "other_bytes": named, **facts})
+        counts = [{"file": one.file, "artifacts": one.artifacts, "compared": one.compared} for one in compared]
+        named = {"manifests": counts, "other_bytes": [asdict(each) for each in other]}
+        emit_json({"cache": str(store.root), **_as_json(report), **named, **facts})
     wrong = [v for found in verdicts.values() for v in found if v.state == "failed"]
     return 0 if report.sound and not other and not wrong else CorruptError.exit_code
 
@@ -118,15 +137,16 @@ def _as_json(report: Report) -> dict[str, Any]:
         "orphans": list(report.orphans),
         "strays": list(report.strays),
         "temporaries": list(report.temporaries),
+        "set_aside": report.set_aside,
         "entries": len(report.entries),
         "size_bytes": report.size_bytes,
     }
 
 
-def _show(report: Report, other: Sequence[OtherBytes]) -> None:
+def _show(report: Report, compared: Sequence[Compared]) -> None:
     for fault in report.faults:
         print(f"corrupt  {fault_text(fault)}")
-    for named in other:
+    for named in (named for one in compared for named in one.other):
         print(printable(f"other bytes  {named}"))
     emit_table(
         ("leftover", "file"),
@@ -134,6 +154,8 @@ def _show(report: Report, other: Sequence[OtherBytes]) -> None:
     )
     emit_facts(
         [
+            *(("manifest", f"{one.file}: {one.compared} of {one.artifacts} compared") for one in compared),
+            *([("set aside", f"{count_text(report.set_aside)} now or before")] if report.set_aside else []),
             ("corrupt", count_text(len(report.faults))),
             ("entries", f"{count_text(len(report.entries))} whole"),
             ("bytes", f"{count_text(report.size_bytes)} ({bytes_text(report.size_bytes)})"),

@@ -113,6 +113,6 @@ def build(
 
 def known_revision_checked(fusion: int, memo: Memo) -> str | None:
     """The compiler's revision, if it is remembered. Raises ToolchainError for whatever a build needs and lacks here."""
-    known = known_revision(memo)
-    identity(fusion, memo, known or "told by the first worker")
-    return known
+    # First, since it says what to install: without the vendor there is no revision to be asked for.
+    identity(fusion, memo, "told by the first worker")
+    return known_revision(memo)

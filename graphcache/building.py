@@ -110,7 +110,7 @@ class Building:
         self._queue = _longest_first(to_do, self._expected)
         self._most = len(to_do)
         if to_do:
-            check_writable(self._store)
+            probe(self._store)
         self._listener.planned(items, self._expected, min(len(to_do), self._jobs))
         for item in items:
             if not self._is_to_do(item):
@@ -334,9 +334,9 @@ def cannot_start(event: Answer | Death) -> ToolchainError:
     return ToolchainError(": ".join([f"a worker could not start: {event.cause}", *last]), hint=event.hint)
 
 
-def check_writable(store: LocalStore) -> None:
-    """Raises StoreError for a store that a commit could not be written to, before anything is compiled for it."""
+def probe(store: LocalStore) -> None:
+    """Writes to the store as a commit would, before anything is compiled for it. Raises StoreError when it cannot."""
     for top in ("objects", "entries"):
-        probe = store.root / top / f"{TEMPORARY}{os.urandom(16).hex()}"
-        write_file(probe, b"", replace=True)
-        probe.unlink(missing_ok=True)
+        path = store.root / top / f"{TEMPORARY}{os.urandom(16).hex()}"
+        write_file(path, b"", replace=True)
+        path.unlink(missing_ok=True)

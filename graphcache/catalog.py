@@ -86,6 +86,12 @@ def load(name: str) -> Catalog:
     return catalog
 
 
+def functions(only: Iterable[str]) -> list[str]:
+    """The functions of catalogs, `package.module:name`; one that is not installed has none."""
+    installed = _installed()
+    return [installed[name] for name in only if name in installed]
+
+
 def _unknown(name: str) -> UsageError:
     return UsageError(f"no catalog is called {name!r}", hint=f"installed catalogs: {', '.join(names()) or 'none'}")
 

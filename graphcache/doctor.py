@@ -20,9 +20,11 @@ from graphcache import vendor
 from graphcache.build import default_jobs
 from graphcache.cpus import available_cpus, available_memory_bytes
 from graphcache.errors import GraphcacheError
-from graphcache.location import cache_dir, local_dir
+from graphcache.foreign import is_foreign
+from graphcache.location import cache_dir
 from graphcache.memo import Memo, memo_of
 from graphcache.runtime.identity import ask_revision, known_revision, torch_version, vendor_version
+from graphcache.store.files import check_writable
 from graphcache.store.local import LocalStore
 from graphcache.toolchain.cross_gcc import cross_gcc_path, cross_gcc_version
 
@@ -54,7 +56,7 @@ def examine(cache: str | None) -> list[Finding]:
             *_guarded("cross gcc", lambda: _cross_gcc(memo)),
             *_guarded("cards", _cards),
             *_guarded("cache", lambda: _cache(root)),
-            *_guarded("memo", lambda: _memo(root, memo)),
+            *_guarded("memo", lambda: _memo(memo)),
             *_guarded("vendor cache", _vendor_cache),
         ]
 
@@ -106,23 +108,33 @@ def _cache(root: Path) -> Iterator[Finding]:
     nearest = next(place for place in (root, *root.parents) if place.exists())
     usage = shutil.disk_usage(nearest)
     free = f"{usage.free / 1e9:.1f} GB free"
-    if not root.exists():
+    layout = LocalStore(root).layout
+    foreign = root.is_dir() and is_foreign(layout)
+    if foreign:
+        found = f"{root} is no cache, something else lies there; {free}"
+    elif not root.exists():
         found = f"{root} is not there yet; {free}"
     else:
-        found = f"{root}, {sum(1 for _ in LocalStore(root).layout.object_files())} artifacts; {free}"
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        yield Finding("cache", "bad", f"{found}; not writable", "--cache or GRAPHCACHE_DIR name another folder")
-    elif usage.free < FREE_BYTES:
+        found = f"{root}, artifacts: {sum(1 for _ in layout.object_files())}; {free}"
+    try:
+        check_writable(root)
+    except OSError as error:
+        fact = f"{found}; not writable: {error.strerror}"
+        yield Finding("cache", "bad", fact, "--cache or GRAPHCACHE_DIR name another folder")
+        return
+    if usage.free < FREE_BYTES:
         yield Finding("cache", "bad", found, "free some space, or run graphcache gc --max-size SIZE --yes")
+    elif foreign:
+        yield Finding("cache", "note", found, "a build would write into it; --cache or GRAPHCACHE_DIR name another")
     else:
         yield Finding("cache", "ok", found)
 
 
-def _memo(root: Path, memo: Memo) -> Iterator[Finding]:
+def _memo(memo: Memo) -> Iterator[Finding]:
     if memo.trouble:
         yield Finding("memo", "note", memo.trouble, "nothing depends on it; planning is slower without")
     else:
-        yield Finding("memo", "ok", str(local_dir(root)))
+        yield Finding("memo", "ok", str(memo.folder))
 
 
 def _vendor_cache() -> Iterator[Finding]:
@@ -131,6 +143,6 @@ def _vendor_cache() -> Iterator[Finding]:
     place = Path(base, vendor.DEFAULT_CACHE)
     if place.exists():
         hint = "builds do not use it; it does not check what it reads, so do not trust it either"
-        yield Finding("vendor cache", "note", f"{place} has {len(os.listdir(place))} entries", hint)
+        yield Finding("vendor cache", "note", f"{place} is there, entries: {len(os.listdir(place))}", hint)
     else:
         yield Finding("vendor cache", "ok", f"{place} is not there; builds use private folders")

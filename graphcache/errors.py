@@ -56,6 +56,13 @@ class ToolchainError(GraphcacheError):
     name = "toolchain"
 
 
+class SpoiledError(GraphcacheError):
+    """A graph that changed the process it was exported in, which is to export no other one: modules that were imported
+    meanwhile may be other ones than in a new process, and nothing runs them again."""
+
+    name = "export"
+
+
 class StoreError(GraphcacheError):
     """The store cannot be read or written: no space, no permission, not a store."""
 

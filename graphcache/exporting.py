@@ -30,14 +30,19 @@ def installed_torch() -> str | None:
 
 
 def export_programs(graphs: Sequence[Graph]) -> list[str | GraphcacheError]:
-    """The program's digest of each graph, or why there is none. About two seconds, nearly all torch's import.
+    """The program's digest of each graph, or why there is none. About two seconds, nearly all torch's import; again
+    after each graph that changed torch's state, since what is exported after it would be another program.
 
     A program of another source than this process hashes is none: the source was edited meanwhile.
     """
     hashes = SourceHashes(WorkTree())
     sources = [hashes.of(graph.function).digest for graph in graphs]
-    lines, ending = _ask(graphs)
-    answers = [_answer(line, source) for line, source in zip(lines, sources, strict=False)]
+    answers: list[str | GraphcacheError] = []
+    ending, more = "", True
+    while more and len(answers) < len(graphs):
+        lines, ending = _ask(graphs[len(answers) :])
+        answers += [_answer(line, source) for line, source in zip(lines, sources[len(answers) :], strict=False)]
+        more = bool(lines) and json.loads(lines[-1]).get("last", False)
     missing = len(graphs) - len(answers)
     return [*answers, *(ExportingError(f"its export ended: {ending}", hint="run graphcache doctor"),) * missing]
 

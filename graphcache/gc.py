@@ -163,7 +163,7 @@ def _entries(root: Path) -> list[Entry]:
     entries = list(reader.entries())
     if reader.faults:
         raise StoreError(
-            f"{len(reader.faults)} damaged entries, first {reader.faults[0].path}: what they name cannot be told",
+            f"damaged entries: {len(reader.faults)}, first {reader.faults[0].path}: what they name cannot be told",
             hint="run graphcache verify, which sets them aside, then gc again",
         )
     return entries

@@ -16,7 +16,7 @@ from graphcache import vendor
 # Where programs, libraries and the user's files are, how text is written, how many threads there may be.
 PASSED_ON = frozenset(
     {"HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER"}
-    | {"OMP_NUM_THREADS", "RAYON_NUM_THREADS"}
+    | {"OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "RAYON_NUM_THREADS"}
 )
 _LOCALE = "LC_"
 

@@ -23,7 +23,8 @@ LEFT_OUT = {
     "graph name and argument names": "for people; two catalogs may name one program differently",
     "weight values": "a compile reads shapes and dtypes only",
     "host": "path, hostname, user, core count: none reaches the artifact, and any would stop sharing",
-    "environment": "the compiler reads it, so the processes that compile are given none of it (graphcache.helper)",
+    "environment": "the compiler reads it, so the processes that compile are given none of it but where things are, "
+    "how text is written and how many threads there may be (graphcache.helper.PASSED_ON)",
     "python and numpy version": "they run the exporter, whose result is the program",
     "linux distribution and C library": "the artifact is linked by the cross gcc against its own sysroot, "
     "which the cross gcc's version stands for",

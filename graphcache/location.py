@@ -8,6 +8,7 @@ from pathlib import Path
 
 from graphcache.digest import checksum
 from graphcache.errors import StoreError
+from graphcache.store.files import check_writable
 from graphcache.store.layout import Layout
 
 VARIABLE = "GRAPHCACHE_DIR"
@@ -22,23 +23,37 @@ def cache_dir(option: str | os.PathLike[str] | None = None) -> Path:
     Empty strings count as not given. The folder need not exist. Raises StoreError when nothing names one.
     """
     chosen = (option and os.fspath(option)) or os.environ.get(VARIABLE)
-    if not chosen:
-        return _xdg_cache() / "graphcache"
-    return (_of_user(chosen) if chosen.startswith("~") else Path(chosen)).absolute()
+    if chosen:
+        return (_of_user(chosen) if chosen.startswith("~") else Path(chosen)).absolute()
+    xdg_cache = _xdg_cache()
+    if xdg_cache is None:
+        raise StoreError(
+            "no cache folder: neither --cache, GRAPHCACHE_DIR, XDG_CACHE_HOME nor HOME names one by its whole path",
+            hint=f"set {VARIABLE} to a folder that builder and trainer both see",
+        )
+    return xdg_cache / "graphcache"
 
 
-def local_dir(cache: Path, *, building: bool = False) -> Path:
+def local_dir(cache: Path, *, building: bool = False) -> Path | None:
     """Where what can be thrown away (memo, usage ledger: SQLite) of the cache at `cache` is kept.
 
     Inside the cache when that is a local disk that we may write to; else in the XDG cache folder under a name made
     from the cache's real path, since SQLite needs locks that a network file system may only pretend to have. A folder
-    that is no store, named by mistake perhaps, is left as it is unless the caller is `building` one there.
+    that is no store, named by mistake perhaps, is left as it is unless the caller is `building` one there. None where
+    that leaves no place, for want of a home: it is kept nowhere then.
     """
-    nearest = next(p for p in (cache, *cache.parents) if p.exists())
-    writable = os.access(nearest, os.W_OK | os.X_OK) and not _on_network(nearest)
-    if writable and (building or Layout(cache).is_store()):
+    if _is_writable(cache) and not _on_network(cache) and (building or Layout(cache).is_store()):
         return cache / "local"
-    return _xdg_cache() / "graphcache" / "local" / checksum(os.fsencode(os.path.realpath(cache)))
+    xdg_cache = _xdg_cache()
+    return xdg_cache and xdg_cache / "graphcache" / "local" / checksum(os.fsencode(os.path.realpath(cache)))
+
+
+def _is_writable(folder: Path) -> bool:
+    try:
+        check_writable(folder)
+    except OSError:
+        return False
+    return True
 
 
 def _of_user(path: str) -> Path:
@@ -49,19 +64,15 @@ def _of_user(path: str) -> Path:
     return Path(found)
 
 
-def _xdg_cache() -> Path:
+def _xdg_cache() -> Path | None:
+    """None for a process without a home: in a container, of a user that has no line in passwd."""
     # The XDG specification says that a relative path is to be ignored; so is HOME here, or builder and trainer would
     # look for the cache in their own current folders.
     given = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(given):
         return Path(given)
     home = os.path.expanduser("~")
-    if not os.path.isabs(home):
-        raise StoreError(
-            "no cache folder: neither --cache, GRAPHCACHE_DIR, XDG_CACHE_HOME nor HOME names one by its whole path",
-            hint=f"set {VARIABLE} to a folder that builder and trainer both see",
-        )
-    return Path(home) / ".cache"
+    return Path(home) / ".cache" if os.path.isabs(home) else None
 
 
 def _on_network(path: Path) -> bool:

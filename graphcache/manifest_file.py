@@ -14,6 +14,7 @@ from graphcache.graph import Graph, Use
 from graphcache.groups import TensorGroup
 from graphcache.manifest import DTYPES, FORMAT, OPTION_LIMIT, Compiled, Manifest, Recorded, recorded_graph
 from graphcache.manifest_json import (
+    ANEW,
     ManifestFieldError,
     ManifestFormatError,
     ManifestMissingError,
@@ -24,7 +25,7 @@ from graphcache.manifest_json import (
 from graphcache.source import SourceHash
 from graphcache.store import records
 from graphcache.store.base import Cost, checked_graph
-from graphcache.store.files import write_file
+from graphcache.store.files import check_writable, write_file
 from graphcache.store.reading import read_file
 
 ELSEWHERE = "name another file with --manifest"
@@ -32,7 +33,7 @@ ELSEWHERE = "name another file with --manifest"
 LIMIT_BYTES = 64 * 1024 * 1024
 
 
-def check_writable(path: Path) -> None:
+def check_target(path: Path) -> None:
     """Whether a manifest can be written to `path`, asked before a build of hours.
 
     Raises ManifestTargetError for what is there and is no manifest, and for a folder that cannot be written.
@@ -40,9 +41,11 @@ def check_writable(path: Path) -> None:
     target = _target(path)
     if os.path.lexists(target) and not (target.is_file() and is_manifest(target)):
         raise ManifestTargetError(path, "it is there, and no manifest: it stays as it is", hint=ELSEWHERE)
-    nearest = next(folder for folder in target.parents if os.path.exists(folder))
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise ManifestTargetError(path, f"{nearest} is no folder that can be written", hint=ELSEWHERE)
+    try:
+        check_writable(target.parent)
+    except OSError as error:
+        fact = f"{error.filename} is no folder that can be written: {error.strerror}"
+        raise ManifestTargetError(path, fact, hint=ELSEWHERE) from error
 
 
 def write_manifest(path: Path, manifest: Manifest) -> bool:
@@ -52,7 +55,7 @@ def write_manifest(path: Path, manifest: Manifest) -> bool:
     """
     data = render(manifest.as_json()).encode("ascii")
     target = _target(path)
-    check_writable(path)
+    check_target(path)
     try:
         if target.read_bytes() == data:
             return False
@@ -84,7 +87,7 @@ def decode_manifest(data: bytes, path: str | os.PathLike[str]) -> Manifest:
     try:
         return _decode(value)
     except (ValueError, TypeError, GraphcacheError) as error:
-        raise ManifestFieldError(path, str(error), hint="restore it from git, or build --manifest again") from error
+        raise ManifestFieldError(path, str(error), hint=f"restore it from git; {ANEW}") from error
 
 
 def is_manifest(path: Path) -> bool:

@@ -11,6 +11,7 @@ from graphcache.errors import GraphcacheError
 # Items of these lists are one line each, however long: a group of tensors, an argument, a use.
 LINES = frozenset({"args", "groups", "uses"})
 INDENT = "  "
+ANEW = "build --shapes-from CHECKPOINT --manifest FILE writes it anew"
 
 
 class ManifestError(GraphcacheError):
@@ -82,13 +83,11 @@ def parse(data: bytes, fmt: str, path: str | os.PathLike[str]) -> dict[str, Any]
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         merged = isinstance(error, DuplicateKeyError) or b"\n<<<<<<<" in data
-        hint = "a merge left it so: take one side and build --manifest again" if merged else "restore it from git"
+        hint = f"a merge left it so: take one side, or {ANEW}" if merged else f"restore it from git; {ANEW}"
         raise ManifestJsonError(path, f"not JSON: {error}", hint=hint) from error
     if not isinstance(value, dict) or value.get("format") != fmt:
         found = value.get("format", "none") if isinstance(value, dict) else "none"
-        raise ManifestFormatError(
-            path, f"its format is {found!r}, this program reads {fmt!r}", hint="build --manifest writes it anew"
-        )
+        raise ManifestFormatError(path, f"its format is {found!r}, this program reads {fmt!r}", hint=ANEW)
     return value
 
 

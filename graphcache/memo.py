@@ -17,21 +17,25 @@ from typing import Any
 
 from graphcache.location import local_dir
 
+NO_PLACE = "there is no folder for it: neither XDG_CACHE_HOME nor HOME names one by its whole path"
+
 
 def memo_of(cache: Path, *, building: bool = False) -> Memo:
     """The memo that belongs to the cache folder `cache`; `building`: which the caller is about to fill."""
-    return Memo(local_dir(cache, building=building) / "memo")
+    local = local_dir(cache, building=building)
+    return Memo(local and local / "memo")
 
 
 class Memo:
     """String keys to JSON values or bytes. Nothing is opened, and diskcache not imported, before the first use.
 
+    folder:  None where there is no place for one; it remembers nothing then
     trouble: why the memo is not in use, or what its last failure was; empty when all is well
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        self.trouble = ""
+        self.trouble = NO_PLACE if folder is None else ""
         self._cache: Any = None
         self._given_up = False
 
@@ -90,7 +94,7 @@ class Memo:
 
     def _try(self, action: Callable[[Any], Any]) -> Any | None:
         """`action` on the open database, or None for any failure of it."""
-        if self._given_up:
+        if self._given_up or self.folder is None:
             return None
         try:
             if self._cache is None:
@@ -100,15 +104,15 @@ class Memo:
             with plain_errors():
                 return action(self._cache)
         except Exception as error:  # whatever it is, the memo is not worth failing for
-            self._fail(error)
+            self._fail(self.folder, error)
             return None
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, folder: Path, error: Exception) -> None:
         """Note the failure; give up on the database unless it was one row's or another process's lock.
 
         A database whose contents are at fault is deleted, so that the next process starts with an empty one.
         """
-        self.trouble = f"{self.folder}: {type(error).__name__}: {error}"
+        self.trouble = f"{folder}: {type(error).__name__}: {error}"
         if isinstance(error, ValueError | TypeError | RecursionError | TimeoutError) and self._cache is not None:
             return
         self._given_up = True
@@ -116,7 +120,7 @@ class Memo:
         if not isinstance(error, OSError | MemoryError | ImportError):
             for name in ("cache.db", "cache.db-wal", "cache.db-shm"):
                 with contextlib.suppress(OSError):
-                    (self.folder / name).unlink()
+                    (folder / name).unlink()
 
 
 def _open(folder: Path) -> Any:

@@ -178,6 +178,9 @@ class Pool:
         if not worker.revision and "revision" in value:
             worker.revision = value["revision"]
             return []
+        if value.get("last"):
+            # It ends by itself, but could be taken for idle until then.
+            self._kill(worker)
         return [Answer(worker, value, payload)]
 
     def _over_limit(self, worker: Worker) -> Death | None:

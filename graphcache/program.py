@@ -6,10 +6,11 @@ compute the same thing in the same steps are one program. The compiler is given 
 them in its errors, and a test with each version shows that they do not reach its bytes.
 
 As a command it answers for `diff`, which imports no torch: one graph's JSON a line in, one line of JSON a graph out.
+After an answer that is the `last` it ends, since nothing that it would export could be relied on: ask a new process.
 
     python -m graphcache.program <graphs.jsonl
     {"outputs": [...], "program": "5f0c...", "source": "9b31..."}
-    {"error": {"hint": "", "message": "...", "name": "export"}}
+    {"error": {"hint": "", "message": "...", "name": "export"}, "last": false}
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import GraphModule, Node
 
 from graphcache.digest import json_sha256
-from graphcache.errors import GraphcacheError
+from graphcache.errors import GraphcacheError, SpoiledError
 from graphcache.graph import Graph, TensorSpec
 from graphcache.programs import PROGRAM_FORMAT
 from graphcache.source import digest_now
 from graphcache.source_lines import noted
-from graphcache.torch_state import kept
+from graphcache.torch_state import unchanged
 
 
 class ExportError(GraphcacheError):
@@ -56,16 +57,13 @@ class Exported:
 def export(graph: Graph) -> Exported:
     """Exports `graph`. Reads no weights: its arguments are uninitialized memory of the right shapes.
 
-    Raises ExportError, whatever went wrong in the graph's own code; also when that changed torch's global state.
+    Raises ExportError, whatever went wrong in the graph's own code; SpoiledError when that changed torch's global
+    state: this process is to export no other graph then.
     """
-    with kept(graph.function.partition(":")[0]) as changed:
-        module = _export(graph, load_function(graph))
-    if changed:
-        raise ExportError(
-            f"{graph.name}: importing or calling {graph.function} changes torch's {' and '.join(changed)} for the "
-            "whole process, and with it what other graphs export to",
-            hint="give each call its dtype and device, and use torch.no_grad() and the like as contexts",
-        )
+    with unchanged(f"{graph.name}: importing {graph.function}"):
+        function = load_function(graph)
+    with unchanged(f"{graph.name}: calling {graph.function}"):
+        module = _export(graph, function)
     return Exported(json_sha256(canonical(module)), module, _outputs(module))
 
 
@@ -218,7 +216,7 @@ def _output(position: int, value: Any) -> TensorSpec:
 
 
 def answers(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """For each graph's JSON: its program, results and source hash, or the error that it met."""
+    """For each graph's JSON: its program, results and source hash, or the error that it met; none after the `last`."""
     for line in lines:
         graph = Graph.from_json(json.loads(line))
         try:
@@ -226,7 +224,10 @@ def answers(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             outputs = [spec.as_json() for spec in exported.outputs]
             yield {"program": exported.program, "outputs": outputs, "source": digest_now(graph.function)}
         except GraphcacheError as error:
-            yield {"error": error.as_json()}
+            last = isinstance(error, SpoiledError)
+            yield {"error": error.as_json(), "last": last}
+            if last:
+                return
 
 
 def main() -> int:

@@ -19,13 +19,25 @@ MODULE_NAMES = frozenset({"__name__", "__file__", "__doc__", "__package__", "__s
 DYNAMIC = frozenset(
     {"__builtins__", "__import__", "compile", "delattr", "eval", "exec", "globals", "locals", "setattr", "vars"}
 )
-# Builtins that only read what they are given; any other may call it or change it.
+# Builtins that only read what they are given, unless that is a `key`; any other may call it or change it.
 READING = frozenset(
-    {"bool", "bytes", "dict", "enumerate", "float", "frozenset", "getattr", "hasattr", "int", "isinstance"}
-    | {"issubclass", "len", "list", "range", "repr", "reversed", "set", "slice", "str", "tuple", "zip"}
+    {"abs", "all", "any", "bool", "bytes", "dict", "enumerate", "float", "frozenset", "getattr", "hasattr", "int"}
+    | {"isinstance", "issubclass", "len", "list", "max", "min", "range", "repr", "reversed", "round", "set", "slice"}
+    | {"sorted", "str", "sum", "tuple", "zip"}
 )
 # Modules of the standard library that run other modules.
 IMPORT_SYSTEM = frozenset({"imp", "importlib", "pkgutil", "runpy", "zipimport"})
+# What of them hides no module that it runs. The value: whether a call may change something all the same.
+OPEN = {
+    "importlib.invalidate_caches": False,
+    # Imports the parents of a name with a dot.
+    "importlib.util.find_spec": False,
+    "importlib.metadata": False,
+    "importlib.reload": True,
+    # Imports the package that it is asked for.
+    "importlib.resources": True,
+    "pkgutil.extend_path": True,
+}
 
 Import = ast.Import | ast.ImportFrom
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -139,7 +151,7 @@ class Module:
 
     def _may_change_something(self, call: ast.Call) -> bool:
         """The standard library is taken to change no program unless it is given something of others, or imports."""
-        function = call.func
+        function, plain = call.func, isinstance(call.func, ast.Name)
         while isinstance(function, ast.Attribute | ast.Subscript):
             function = function.value
         if isinstance(function, ast.Constant | ast.JoinedStr):
@@ -150,17 +162,56 @@ class Module:
             return given
         if function.id not in self.bindings:
             harmless = function.id in BUILTINS and function.id not in DYNAMIC
-            return not harmless or (given and function.id not in READING)
-        alias = self.alias(function.id)
-        imports = alias is not None and alias.module.partition(".")[0] in IMPORT_SYSTEM
-        return self._is_others(function) or imports or given
+            # Not `dict.update(TABLE, ...)`, and not what a key function may do.
+            reads = plain and function.id in READING and all(k.arg not in (None, "key") for k in call.keywords)
+            return not harmless or (given and not reads)
+        if self._is_of_import_system(function):
+            return not self._only_asks(call)
+        return given
+
+    def _only_asks(self, call: ast.Call) -> bool:
+        """Whether a call into the import system runs no module and changes nothing."""
+        dotted = self._dotted(call.func)
+        # Not a method of what lies in them, such as `EntryPoint.load`.
+        known = known_of_import_system(dotted) if dotted.count(".") <= 2 else None
+        if known == "importlib.util.find_spec":
+            match call:
+                case ast.Call(args=[ast.Constant(value=str(name))], keywords=[]):
+                    return "." not in name
+            return False
+        return known is not None and not OPEN[known]
+
+    def _dotted(self, node: ast.expr) -> str:
+        """The dotted name that an imported name and its attributes stand for; empty for anything else."""
+        match node:
+            case ast.Name(id=name):
+                alias = self.alias(name)
+                return "" if alias is None else ".".join(filter(None, (alias.module, alias.attribute)))
+            case ast.Attribute(value=value, attr=attribute) if dotted := self._dotted(value):
+                return f"{dotted}.{attribute}"
+        return ""
 
     def _is_others(self, node: ast.AST) -> bool:
-        """Whether a name of the module stands for something that is not the standard library's."""
+        """Whether a name of the module stands for something that is not the standard library's, or that may run what
+        is not: of the import system, whose answers lead to loaders."""
         if not isinstance(node, ast.Name) or node.id not in self.bindings:
             return False
         alias = self.alias(node.id)
-        return alias is None or alias.module.partition(".")[0] not in sys.stdlib_module_names
+        if alias is None or alias.module.partition(".")[0] not in sys.stdlib_module_names:
+            return True
+        return self._is_of_import_system(node)
+
+    def _is_of_import_system(self, node: ast.Name) -> bool:
+        alias = self.alias(node.id)
+        return alias is not None and alias.module.partition(".")[0] in IMPORT_SYSTEM
+
+
+def known_of_import_system(name: str) -> str | None:
+    """The part of OPEN that the dotted `name` is, or lies in when that is a module; None for none."""
+    package = ".".join(name.split(".")[:2])
+    inside = package in ("importlib.metadata", "importlib.resources")
+    found = package if inside else name
+    return found if found in OPEN else None
 
 
 def live(body: list[ast.stmt]) -> list[ast.stmt]:

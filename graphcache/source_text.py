@@ -16,7 +16,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from graphcache.source_module import DYNAMIC, IMPORT_SYSTEM, Alias, Function, Import, Module, bound_names, live
+from graphcache.source_module import (
+    DYNAMIC,
+    IMPORT_SYSTEM,
+    Alias,
+    Function,
+    Import,
+    Module,
+    bound_names,
+    known_of_import_system,
+    live,
+)
 from graphcache.source_tree import SourceError
 
 # The name of a part that is a whole module.
@@ -26,8 +36,6 @@ _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 _LEFT_OUT = {"annotation", "ctx", "decorator_list", "kind", "returns", "simple", "type_comment", "type_params"}
 # Ways to get a module whose name may be computed; a constant one is followed.
 _IMPORTERS = {"__import__", "<builtins.__import__>", "<importlib.__import__>", "<importlib.import_module>"}
-# What of the import system runs no module, or one that is named besides.
-_HARMLESS = {"importlib.invalidate_caches", "importlib.reload", "importlib.util.find_spec", "pkgutil.extend_path"}
 # How a loader runs a module, whatever led to the loader.
 _LOADING = {"exec_module", "load_module"}
 
@@ -296,12 +304,9 @@ def _hides_what_it_reaches(text: str) -> bool:
         return True
     if not text.startswith("<"):
         return False
-    match names:
-        case ["sys", "modules", *_]:
-            return True
-        case ["importlib", "metadata" | "resources", *_]:
-            return False
-    return names[0] in IMPORT_SYSTEM and ".".join(names) not in _HARMLESS
+    if names[:2] == ["sys", "modules"]:
+        return True
+    return names[0] in IMPORT_SYSTEM and known_of_import_system(".".join(names)) is None
 
 
 def _fields(

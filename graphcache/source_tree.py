@@ -10,6 +10,7 @@ import importlib.machinery
 import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from graphcache.errors import GraphcacheError
@@ -83,8 +84,25 @@ class WorkTree:
     def places(self, top_level: str) -> list[str]:
         """The folders of a top-level package, or its one file; empty when there is none."""
         if top_level not in self._places:
-            self._places[top_level] = _places(top_level)
+            self._places[top_level] = self._find(top_level)
         return self._places[top_level]
+
+    def path(self, module: str) -> Path | None:
+        """The file that holds a module; None when there is none, as for a folder without `__init__.py`."""
+        file = self.file(module)
+        if file is None:
+            return None
+        below = file.path.split("/")[1:]
+        files = (Path(place, *below) for place in self.places(module.partition(".")[0]))
+        return next((path for path in files if path.is_file()), None)
+
+    def _find(self, top_level: str) -> list[str]:
+        for finder in sys.meta_path:
+            find_spec = getattr(finder, "find_spec", None)
+            spec: importlib.machinery.ModuleSpec | None = find_spec(top_level, None) if find_spec else None
+            if spec is not None:
+                return _places(spec)
+        return []
 
     def _read(self, module: str) -> SourceFile | None:
         top_level, *rest = module.split(".")
@@ -97,22 +115,42 @@ class WorkTree:
         return None
 
 
+class FolderTree(WorkTree):
+    """The modules that this interpreter would import if `folder` were first on its path.
+
+    What is edited where it lies is as in `installed`, so that equal files have equal source hashes in both.
+    """
+
+    def __init__(self, folder: Path, installed: WorkTree) -> None:
+        super().__init__()
+        self._folder, self._installed = str(folder), installed
+
+    def is_local(self, top_level: str) -> bool:
+        return self._installed.is_local(top_level)
+
+    def has(self, top_level: str) -> bool:
+        """Whether the folder itself has a top-level package."""
+        return bool(self._own(top_level))
+
+    def _find(self, top_level: str) -> list[str]:
+        return self._own(top_level) or self._installed.places(top_level)
+
+    def _own(self, top_level: str) -> list[str]:
+        return _places(importlib.machinery.PathFinder.find_spec(top_level, [self._folder]))
+
+
 def module_name(name: str) -> str:
     """The module that a file or folder may hold; empty for one that cannot."""
     stem = name.removesuffix(".py")
     return stem if stem.isidentifier() and stem not in ("__init__", "__main__", "__pycache__") else ""
 
 
-def _places(top_level: str) -> list[str]:
-    for finder in sys.meta_path:
-        find_spec = getattr(finder, "find_spec", None)
-        spec: importlib.machinery.ModuleSpec | None = find_spec(top_level, None) if find_spec else None
-        if spec is None:
-            continue
-        if spec.submodule_search_locations is not None:
-            return [os.path.abspath(place) for place in spec.submodule_search_locations]
-        return [spec.origin] if spec.origin and spec.origin.endswith(".py") else []
-    return []
+def _places(spec: importlib.machinery.ModuleSpec | None) -> list[str]:
+    if spec is None:
+        return []
+    if spec.submodule_search_locations is not None:
+        return [os.path.abspath(place) for place in spec.submodule_search_locations]
+    return [spec.origin] if spec.origin and spec.origin.endswith(".py") else []
 
 
 def _holds_distributions(folder: str) -> bool:

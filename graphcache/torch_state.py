@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from graphcache.errors import SpoiledError
 
 # What each is, how it is read, and how it is put back.
 _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
@@ -17,25 +18,22 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "grad mode": (torch.is_grad_enabled, lambda on: torch._C._set_grad_enabled(on)),
     "autocast": (lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),
 }
-# Modules that were imported while state changed, as long-lived as sys.modules: nothing runs them a second time.
-_CHANGED_ON_IMPORT: dict[str, list[str]] = {}
 
 
 @contextmanager
-def kept(module: str) -> Iterator[list[str]]:
-    """Puts back what the block changes, and adds its names to the list that is given, in the end.
-
-    So it does, for a block that needs `module`, with what was changed when that was imported in an earlier block.
-    """
-    before, modules = {name: read() for name, (read, _) in _STATE.items()}, set(sys.modules)
-    changed: list[str] = []
+def unchanged(what: str) -> Iterator[None]:
+    """Puts back what the block changes. Raises SpoiledError then, which says that `what` did; also where the block
+    failed, since that leaves modules behind as well."""
+    before = {name: read() for name, (read, _) in _STATE.items()}
     try:
-        yield changed
+        yield
     finally:
-        for name, (read, put_back) in _STATE.items():
-            if read() != before[name]:
-                put_back(before[name])
-                changed.append(name)
+        changed = [name for name, (read, _) in _STATE.items() if read() != before[name]]
+        for name in changed:
+            _STATE[name][1](before[name])
         if changed:
-            _CHANGED_ON_IMPORT.update({name: list(changed) for name in sys.modules.keys() - modules})
-        changed += [name for name in _CHANGED_ON_IMPORT.get(module, ()) if name not in changed]
+            raise SpoiledError(
+                f"{what} changes torch's {' and '.join(changed)} for the whole process, and with it what other graphs "
+                "export to",
+                hint="give each call its dtype and device, and use torch.no_grad() and the like as contexts",
+            )

@@ -1,18 +1,27 @@
 """The integrity of a store: every byte against its digest, and every file in its place.
 
 Covered: each entry against its own SHA-256 and place; each object that an entry names against size, XXH3-128, SHA-256
-and key; each other object against its name. What fails is set aside, as by any other read. Not covered: whether an
-artifact computes the right thing (`graphcache.numeric`), or compiles to the same bytes again (`graphcache.rebuild`).
+and key; each other object against its name; each failure and each remembered program against its own SHA-256. What
+fails is set aside, as by any other read. Not covered: logs and locks; whether an artifact computes the right thing
+(`graphcache.numeric`), or compiles to the same bytes again (`graphcache.rebuild`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
+from graphcache.digest import json_sha256
 from graphcache.errors import CorruptError, UsageError
+from graphcache.programs import RECORD_FORMAT
+from graphcache.store import records
+from graphcache.store.aside import move_aside
 from graphcache.store.base import Entry, Fault
+from graphcache.store.files import store_error
 from graphcache.store.local import LocalStore
+from graphcache.store.reading import read_file
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,7 @@ class Report:
     orphans:     whole objects that no entry names: of a commit that was killed half-way, or still runs
     strays:      files that the store never writes
     temporaries: what writes in progress, or killed ones, have left
+    set_aside:   how many files lie in set-aside/, from now and before
     size_bytes:  of all objects that were read and passed
     """
 
@@ -32,6 +42,7 @@ class Report:
     orphans: tuple[str, ...]
     strays: tuple[str, ...]
     temporaries: tuple[str, ...]
+    set_aside: int
     size_bytes: int
 
     @property
@@ -51,6 +62,10 @@ def verify(store: LocalStore, prefixes: Sequence[str] = ()) -> Report:
     whole = tuple(entry for entry in entries if _passes(store, entry))
     named = {store.layout.object(entry.object.sha256) for entry in entries}
     orphans = [path for path in objects if path not in named and store.check_name(path) and path.exists()]
+    if not prefixes:
+        # Whatever of these is bad is a fault of the store from here on.
+        store.failures()
+        store.faults.extend(_program_faults(store))
     relative = store.layout.relative
     return Report(
         entries=whole,
@@ -58,6 +73,7 @@ def verify(store: LocalStore, prefixes: Sequence[str] = ()) -> Report:
         orphans=tuple(map(relative, orphans)),
         strays=() if prefixes else tuple(map(relative, store.layout.strays())),
         temporaries=() if prefixes else tuple(map(relative, store.layout.temporary_files())),
+        set_aside=len(store.layout.set_aside_files()),
         size_bytes=sum(entry.size_bytes for entry in whole) + sum(path.stat().st_size for path in orphans),
     )
 
@@ -77,3 +93,32 @@ def _passes(store: LocalStore, entry: Entry) -> bool:
     except CorruptError:
         return False
     return True
+
+
+def _program_faults(store: LocalStore) -> Iterator[Fault]:
+    """Bad records of `graphcache.programs`. They are set aside, and asked again by the next build that needs them."""
+    for path in store.layout.program_files():
+        check = partial(_check_program, "/".join(path.parts[-2:]))
+        try:
+            check(path)
+        except FileNotFoundError:
+            # gc took it since it was listed.
+            continue
+        except CorruptError as error:
+            moved = move_aside(path, store.layout.set_aside, check)
+            where = None if moved is None else store.layout.relative(moved)
+            yield Fault(store.layout.relative(path), str(error), where)
+        except OSError as error:
+            raise store_error("read", path, error) from error
+
+
+def _check_program(place: str, path: Path) -> None:
+    """Raises CorruptError unless the file is an answer whose question has the digest of `place`, `ab/<digest>.json`."""
+    asked = records.unseal(RECORD_FORMAT, read_file(path))
+    try:
+        records.digits("program", asked.pop("program", None), 64)
+    except ValueError as error:
+        raise CorruptError(f"a remembered program: {error}") from error
+    digest = json_sha256(asked)
+    if place != f"{digest[:2]}/{digest}.json":
+        raise CorruptError(f"a remembered program whose place is programs/{digest[:2]}/{digest}.json")

@@ -7,10 +7,11 @@ the request names.
 
     {"op": "export", "graph": {...}, "log": PATH}   {"program": ..., "outputs": [...], "source": ..., "cost": {...}}
     {"op": "compile", "log": PATH}                  {"sizes": [R, D], "estimate_ns": ..., "cost": {...}} R+D bytes
-    any                                             {"error": {...}, "retryable": ...}
+    any                                             {"error": {...}, "retryable": ..., "last": ...}
 
-The first line, unasked, is {"revision": ...}, or an error when the toolchain cannot be loaded. `compile` is of the
-graph exported last. The process dies with its parent, however that ends.
+After an answer that is the `last` the process ends: what it exported next could not be relied on. The first line,
+unasked, is {"revision": ...}, or an error when the toolchain cannot be loaded. `compile` is of the graph exported last.
+The process dies with its parent, however that ends.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from graphcache.errors import GraphcacheError
+from graphcache.errors import GraphcacheError, SpoiledError
 from graphcache.graph import Graph, TensorSpec
 from graphcache.retryable import is_retryable
 from graphcache.source import digest_now
@@ -96,7 +97,7 @@ class Meter:
 
 
 def serve(compiler: GraphCompiler, requests: IO[str], answers: IO[bytes]) -> None:
-    """Answers requests until there are no more."""
+    """Answers requests until there are no more, or an answer is the last."""
     _answer(answers, {"revision": compiler.revision})
     meter = Meter()
     for line in requests:
@@ -104,6 +105,8 @@ def serve(compiler: GraphCompiler, requests: IO[str], answers: IO[bytes]) -> Non
         with logged(request["log"]):
             answer, payload = _handle(compiler, request, meter)
         _answer(answers, answer, *payload)
+        if answer.get("last"):
+            return
 
 
 def _handle(compiler: GraphCompiler, request: dict[str, Any], meter: Meter) -> tuple[dict[str, Any], tuple[bytes, ...]]:
@@ -128,7 +131,7 @@ def _failure(error: Exception) -> dict[str, Any]:
         facts = {"name": "internal", "message": f"{type(error).__name__}: {error}", "hint": ""}
     else:
         facts = error.as_json()
-    return {"error": facts, "retryable": is_retryable(error)}
+    return {"error": facts, "retryable": is_retryable(error), "last": isinstance(error, SpoiledError)}
 
 
 def _answer(answers: IO[bytes], value: dict[str, Any], *payload: bytes) -> None:

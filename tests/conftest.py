@@ -6,6 +6,8 @@ which wants 8, could not be made after it. Child processes keep the environment 
 
 from __future__ import annotations
 
+import pwd
+
 import pytest
 
 from graphcache.vendor import AUTOLOAD_VARIABLE
@@ -19,3 +21,15 @@ with pytest.MonkeyPatch.context() as environment:
 def no_cache_of_this_user(tmp_path_factory, monkeypatch):
     """What a test remembers of a cache that is not there yet does not stay on the machine."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "xdg"))
+
+
+@pytest.fixture
+def no_home(monkeypatch):
+    """A process without a home, as in a container that runs as a user without a line in passwd."""
+
+    def absent(user):
+        raise KeyError(f"getpwuid(): uid not found: {user}")
+
+    monkeypatch.setattr(pwd, "getpwuid", absent)
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)

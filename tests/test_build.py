@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from graphcache import build as build_module
-from graphcache import building
+from graphcache import building, vendor
 from graphcache.build import BuildOptions
 from graphcache.build_report import Silent
 from graphcache.costs import Costs
@@ -19,8 +19,10 @@ from graphcache.errors import StoreError, ToolchainError, UsageError
 from graphcache.graph import Graph
 from graphcache.key import Key
 from graphcache.programs import Programs
+from graphcache.runtime import identity as runtime_identity
 from graphcache.store.base import Cost
 from graphcache.store.local import LocalStore
+from graphcache.toolchain import base
 from graphcache.verify import verify
 from tests.store.processes import finish, kill, start
 from tests.support.fake_build import FakeMachine, fake_toolchain, states
@@ -102,6 +104,15 @@ def test_a_graph_that_cannot_be_exported_is_an_outcome(machine: FakeMachine) -> 
     assert trouble is not None
     assert "data-dependent branch" in trouble.cause
     assert "data-dependent branch" in (machine.store.root / trouble.log).read_text()
+
+
+def test_a_graph_that_changes_its_process_fails_no_other(machine: FakeMachine) -> None:
+    bad = [fake_graph(f"bad{i}", elements=64 - i, spoils="changes torch's default dtype") for i in range(2)]
+    report = machine.build([*bad, *GRAPHS], jobs=1)
+    assert states(report) == {"bad0": "failed", "bad1": "failed", **{f"g{i}": "compiled" for i in range(4)}}
+    assert {o.trouble and (o.trouble.cause, o.trouble.retryable) for o in report.failed} == {
+        ("changes torch's default dtype", False)
+    }
 
 
 def test_a_commit_ends_the_failure(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,6 +215,20 @@ def test_what_a_machine_lacks_is_said_before_anything_starts(
     monkeypatch.setattr(build_module, "identity", identity)
     with pytest.raises(ToolchainError, match="not on PATH"):
         machine.build(GRAPHS, worker=NO_WORKER)
+
+
+def test_without_the_vendor_it_is_said_what_to_install(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `pip install .`: the packages' metadata is asked, and the vendor's is not there."""
+    monkeypatch.setattr(build_module, "identity", base.identity)
+    monkeypatch.setattr(build_module, "known_revision", runtime_identity.known_revision)
+    monkeypatch.setattr(vendor, "DISTRIBUTION", "no-such-vendor")
+    vendor.layout.cache_clear()
+    try:
+        with pytest.raises(ToolchainError, match="no-such-vendor is not installed") as error:
+            machine.build(GRAPHS, worker=NO_WORKER)
+    finally:
+        vendor.layout.cache_clear()
+    assert "pip install" in error.value.hint
 
 
 def test_a_store_that_cannot_be_written_is_an_error(machine: FakeMachine, tmp_path: Path) -> None:

@@ -69,6 +69,14 @@ def test_what_is_missing_is_named_with_what_to_do(
     assert "install it" in capsys.readouterr().out
 
 
+def test_without_a_home_nothing_is_remembered_and_builds_work(
+    findings: Findings, no_home: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    memo = findings()["memo"]
+    assert (memo.level, "neither XDG_CACHE_HOME nor HOME" in memo.fact) == ("note", True)
+    assert run(["doctor"]) == 0
+
+
 def test_cards_are_device_nodes(findings: Findings, tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "npu1").touch()
@@ -104,7 +112,16 @@ def test_entries_in_the_vendors_own_cache_are_worth_a_note(findings: Findings, t
     (tmp_path / "xdg" / vendor.DEFAULT_CACHE / "4d206f366511dae8").mkdir(parents=True)
     found = findings()["vendor cache"]
     assert found.level == "note"
-    assert "1 entries" in found.fact
+    assert found.fact.endswith("is there, entries: 1")
+
+
+def test_a_folder_with_something_else_in_it_is_worth_a_note(findings: Findings, tmp_path: Path) -> None:
+    (tmp_path / "cache" / "local").mkdir(parents=True)
+    assert findings()["cache"].level == "ok", "gc leaves that of a cache"
+    (tmp_path / "cache" / "config.json").write_text("{}")
+    found = findings()["cache"]
+    assert found.level == "note"
+    assert "is no cache" in found.fact
 
 
 @pytest.mark.usefixtures("findings")

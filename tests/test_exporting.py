@@ -128,6 +128,39 @@ def test_code_in_the_current_folder_is_not_run(package, tmp_path, monkeypatch):
     assert export_programs([graph("plain")]) == [before]
 
 
+BAD = """
+import torch
+import exported.before
+torch.set_default_dtype(torch.float64)
+import exported.after
+
+
+def bad(x):
+    return x + 1
+
+
+def worse(x):
+    return x + 2
+"""
+GOOD = "import torch\nTABLE = torch.ones(8)\n\n\ndef good(x):\n    return x + TABLE\n"
+
+
+@needs_torch
+def test_a_module_that_changes_torchs_state_refuses_its_own_graphs_and_no_others(package):
+    """Whichever comes first: what it imports is innocent, and what it has imported is of the changed state."""
+    for name, text in (("bad", BAD), ("before", GOOD), ("after", GOOD)):
+        (package / f"{name}.py").write_text(text)
+    spec = TensorSpec("x", "float32", (8,))
+    functions = ("bad:bad", "before:good", "bad:worse", "after:good")
+    graphs = [Graph(each, "demo", f"exported.{each}", (spec,)) for each in functions]
+    bad, before, worse, after = export_programs(graphs)
+    for refused in (bad, worse):
+        assert isinstance(refused, ExportingError)
+        assert "changes torch's default dtype" in refused.message
+    assert before == after
+    assert export_programs([graphs[3], graphs[1]]) == [after, before]
+
+
 def test_an_exporter_that_dies_is_an_error_of_each_graph_that_it_left(package, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     first, second = export_programs([graph("plain"), graph("changed")])

@@ -23,7 +23,7 @@ def test_what_a_compiler_reads_is_not_passed_on(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_programs_need_to_run_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PATH", "HOME", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR"):
+    for name in ("PATH", "HOME", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "OMP_NUM_THREADS", "OMP_THREAD_LIMIT"):
         monkeypatch.setenv(name, f"/the/{name}")
         assert helper_environment()[name] == f"/the/{name}"
 

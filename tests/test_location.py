@@ -9,6 +9,7 @@ import pytest
 from graphcache import location
 from graphcache.errors import StoreError
 from graphcache.location import cache_dir, local_dir
+from graphcache.memo import memo_of
 from graphcache.store import LocalStore
 from tests.store.fakes import fake_artifact, fake_facts, fake_key
 
@@ -55,6 +56,15 @@ def test_a_home_that_is_no_whole_path_is_a_named_error(monkeypatch, home):
     assert "GRAPHCACHE_DIR" in caught.value.hint
     with pytest.raises(StoreError, match="whose home"):
         cache_dir("~/cache")
+
+
+def test_without_a_home_nothing_is_remembered_where_the_cache_cannot_keep_it(no_home, tmp_path):
+    assert local_dir(tmp_path) is None
+    with memo_of(tmp_path) as memo:
+        memo.set("a", 1)
+        assert memo.get("a") is None
+        assert "neither XDG_CACHE_HOME nor HOME" in memo.trouble
+    assert local_dir(tmp_path, building=True) == tmp_path / "local"
 
 
 def test_a_user_that_there_is_not_is_a_named_error():

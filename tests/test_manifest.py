@@ -18,7 +18,7 @@ from graphcache.errors import StoreError
 from graphcache.graph import Graph, Listing, TensorSpec, Use
 from graphcache.groups import TensorGroup
 from graphcache.manifest import Compiled, Manifest, other_bytes, portable_config
-from graphcache.manifest_file import check_writable, decode_manifest, is_manifest, read_manifest, write_manifest
+from graphcache.manifest_file import check_target, decode_manifest, is_manifest, read_manifest, write_manifest
 from graphcache.manifest_json import (
     ManifestError,
     ManifestFieldError,
@@ -169,12 +169,12 @@ def test_it_replaces_no_other_file(path):
     for name, data in (("model.safetensors", b"weights"), ("config.json", b"{}"), ("empty", b"")):
         other = path.with_name(name)
         other.write_bytes(data)
-        for act in (check_writable, lambda place: write_manifest(place, manifest())):
+        for act in (check_target, lambda place: write_manifest(place, manifest())):
             with pytest.raises(ManifestTargetError, match=f"{name}: it is there, and no manifest"):
                 act(other)
         assert other.read_bytes() == data
     with pytest.raises(ManifestTargetError):
-        check_writable(path.parent)
+        check_target(path.parent)
 
 
 def test_a_link_to_a_manifest_stays_one(path, tmp_path):
@@ -190,13 +190,13 @@ def test_a_link_to_a_manifest_stays_one(path, tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_is_told_before(path, monkeypatch):
-    check_writable(path)
-    monkeypatch.setattr("graphcache.manifest_file.os.access", lambda place, mode: False)
+    check_target(path)
+    monkeypatch.setattr("graphcache.store.files.os.access", lambda place, mode: False)
     with pytest.raises(ManifestTargetError, match="is no folder that can be written"):
-        check_writable(path)
+        check_target(path)
     path.parent.write_text("a file where the folder would be")
     with pytest.raises(ManifestTargetError, match="cache_manifests is no folder"):
-        check_writable(path)
+        check_target(path)
 
 
 def test_a_manifest_that_cannot_be_written_says_nothing_of_the_cache(path, monkeypatch):

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections import defaultdict
+from itertools import permutations
+from pathlib import Path
 
 import pytest
 
 from graphcache.catalog import CatalogOptions
-from graphcache.costs import Costs
+from graphcache.costs import FLAT_ELEMENTS, Costs
 from graphcache.errors import MissingGraphsError
 from graphcache.graph import Graph, Listing, TensorSpec
 from graphcache.key import Key
 from graphcache.lookup import entries, look_up
 from graphcache.manifest import Compiled, Manifest
+from graphcache.manifest_file import read_manifest
 from graphcache.plan import plan
 from graphcache.programs import PROGRAM_FORMAT, Programs
 from graphcache.source import SourceHash, SourceHashes
@@ -220,17 +224,56 @@ def test_the_recorded_cost_of_the_same_graph_is_expected():
     assert (found.secs, found.basis) == (2.0, "recorded")
 
 
-def test_the_nearest_size_of_the_same_function_is_scaled_up():
-    costs = Costs()
-    costs.add(graph(8), Cost(2.0, 1.0, 0))
-    costs.add(graph(100), Cost(50.0, 1.0, 0))
-    found = costs.expect(graph(24))
+def expected(costs, elements):
+    found = costs.expect(graph(elements))
     assert found is not None
-    assert (found.secs, found.basis) == (6.0, "step[8]")
-    smaller = costs.expect(graph(2))
-    assert smaller is not None
-    assert smaller.secs == 2.0
+    return found.secs, found.basis
+
+
+def test_the_nearest_size_of_the_same_function_is_scaled():
+    costs, million = Costs(), 1 << 20
+    costs.add(graph(16 * million), Cost(4.0, 1.0, 0))
+    assert expected(costs, 64 * million) == (8.0, f"step[{16 * million}]")
+    assert expected(costs, 4 * million) == (2.0, f"step[{16 * million}]")
     assert costs.expect(graph(8, function="pkg.graphs:other")) is None
+
+
+def test_the_nearest_is_the_nearest_by_ratio():
+    costs = Costs()
+    costs.add(graph(1_536), Cost(5.0, 1.0, 0))
+    costs.add(graph(4_194_304), Cost(4.0, 1.0, 0))
+    assert expected(costs, 884_736) == (4.0, "step[4194304]")
+
+
+def test_a_tiny_size_says_little_of_a_large_one_and_is_not_multiplied_by_thousands():
+    costs = Costs()
+    costs.add(graph(1_536), Cost(5.0, 1.0, 0))
+    assert expected(costs, FLAT_ELEMENTS) == (5.0, "step[1536]")
+    assert expected(costs, 4 * FLAT_ELEMENTS) == (10.0, "step[1536]")
+    assert expected(costs, 2) == (5.0, "step[1536]")
+
+
+def test_what_is_expected_of_other_sizes_is_close_to_what_was_measured():
+    """Of each function in the committed manifests, each size from each other one."""
+    measured = defaultdict(dict)
+    for path in sorted((Path(__file__).parents[1] / "cache_manifests").glob("*.json")):
+        for recorded in read_manifest(path).graphs:
+            if recorded.compiled is not None:
+                elements = sum(spec.elements for spec in recorded.graph.args)
+                measured[recorded.graph.function][elements] = recorded.graph, recorded.compiled.cost
+    ratios = []
+    for sizes in measured.values():
+        for (known, cost), (asked, took) in permutations(sizes.values(), 2):
+            costs = Costs()
+            costs.add(known, cost)
+            found = costs.expect(asked)
+            assert found is not None
+            ratios.append(max(found.secs / took.wall_secs, took.wall_secs / found.secs))
+    ratios.sort()
+    assert len(ratios) > 100
+    assert ratios[len(ratios) // 2] < 1.6
+    assert ratios[len(ratios) * 9 // 10] < 3
+    assert ratios[-1] < 8
 
 
 def test_other_settings_are_another_cost():

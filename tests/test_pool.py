@@ -95,6 +95,17 @@ def test_an_error_is_an_answer_and_the_worker_goes_on(make_pool: MakePool) -> No
     assert isinstance(ask(pool, worker, fake_graph("good")), Answer)
 
 
+def test_a_worker_that_an_export_has_changed_is_given_no_other_graph(make_pool: MakePool) -> None:
+    pool = make_pool()
+    worker = ready(pool)
+    refused = ask(pool, worker, fake_graph("bad", spoils="changes torch's default dtype"))
+    assert isinstance(refused, Answer)
+    assert refused.value["error"]["message"] == "changes torch's default dtype"
+    assert "changes torch's default dtype" in worker.log.read_text()
+    assert pool.workers == []
+    assert ready(pool) is not worker
+
+
 @pytest.mark.parametrize(
     ("constants", "retryable"),
     [

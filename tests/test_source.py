@@ -293,6 +293,16 @@ def test_which_of_two_reached_helpers_is_called_matters():
         "_ = mock.patch('torch.add', TABLE).start()",
         "_p = importlib.import_module('math')",
         "class C:\n    plug = importlib.import_module('math')",
+        "_ = dict.update(TABLE, a=1)",
+        "_ = sorted(TABLE, key=TABLE.pop)",
+        "_ = max('ab', **TABLE)",
+        "_ = importlib.reload(operator)",
+        "_ = importlib.util.find_spec('pkg.deep')",
+        "_ = importlib.util.find_spec(NAME)",
+        "_ = importlib.resources.files('math')",
+        "_ = next(iter(importlib.metadata.entry_points())).load()",
+        "_ = importlib.metadata.EntryPoint.load(importlib.metadata.EntryPoint('a', 'math', 'b'))",
+        "for point in importlib.metadata.entry_points():\n    point.load()",
     ],
 )
 @pytest.mark.parametrize("where", ["pkg/graphs.py", "pkg/imported.py", "pkg/__init__.py", "pkg/deep.py"])
@@ -303,7 +313,8 @@ def test_what_a_module_does_when_it_is_imported_is_covered(effect, where):
         "pkg/imported.py": "from pkg import deep\n",
         "pkg/deep.py": "",
     }
-    head = f"import importlib\nimport operator\nfrom unittest import mock\nimport torch\n{files[where]}"
+    modules = ("importlib.metadata", "importlib.resources", "importlib.util", "operator", "torch", "unittest.mock")
+    head = "".join(f"import {name}\n" for name in modules) + f"from unittest import mock\n{files[where]}"
     with_effect = {**files, where: f"{head}\nTABLE = {{'b': 2}}\n{effect}\n"}
     assert list(hash_of(files).parts) == ["pkg/graphs.py::step"]
     assert f"{where}::<module>" in hash_of(with_effect).parts
@@ -324,6 +335,14 @@ def test_what_a_module_does_when_it_is_imported_is_covered(effect, where):
         "assert len('ab') == 2",
         "TABLE = (1, 2)\nKNOWN = frozenset(TABLE)",
         "TABLE = (1, 2)\nSIZE = 2 * len(TABLE)",
+        "TABLE = (1, 2)\nSIZES = sorted(TABLE, reverse=True), max(TABLE), min(*TABLE), sum(TABLE), any(TABLE)",
+        "NAMES = ('a', 'b')\nTEXT = ','.join(NAMES)",
+        "from importlib.metadata import version\nV = version('torch')",
+        "import importlib.metadata as m\nNAME = 'torch'\nV = m.version(NAME)",
+        "import importlib.metadata\nV = importlib.metadata.version('torch')",
+        "import importlib.util\nHAVE = importlib.util.find_spec('fast') is not None",
+        "from importlib import util\nHAVE = bool(util.find_spec('fast'))",
+        "import importlib\n_ = importlib.invalidate_caches()",
     ],
 )
 def test_statements_that_only_bind_names_are_no_effects(statement):
@@ -436,7 +455,14 @@ def test_a_module_that_is_imported_for_what_it_changes_is_covered(bound):
         "getattr(importlib, 'import_module')('pkg.helpers')",
     ],
 )
-@pytest.mark.parametrize("place", ["def step(x):\n    return {}\n", "H = {}\n\n\ndef step(x):\n    return H\n"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "def step(x):\n    return {}\n",
+        "H = {}\n\n\ndef step(x):\n    return H\n",
+        "H = {}\n\n\ndef step(x):\n    return x\n",
+    ],
+)
 def test_a_way_to_modules_that_hides_which_is_refused(use, place):
     head = "import importlib.machinery\nimport importlib.util\nimport pkgutil\nimport runpy\n\nx = None\n\n\n"
     with pytest.raises(SourceError, match=r"pkg/graphs.py:\d+ uses .*, so it cannot be told"):

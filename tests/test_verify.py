@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from graphcache.errors import UsageError
-from graphcache.store import LocalStore
+from graphcache.programs import RECORD_FORMAT, Programs
+from graphcache.store import Failure, LocalStore, records
 from graphcache.store.base import Entry, Object
+from graphcache.store.layout import TOPS
 from graphcache.verify import verify
 from tests.store.fakes import fake_artifact, fake_facts, fake_key
 
@@ -96,6 +98,47 @@ def test_files_in_the_wrong_place_are_named(store, entries):
     assert store.layout.relative(target) in paths_of(report)
 
 
+@pytest.fixture
+def program(store, entries):
+    """The file of one program that a source is remembered to export to."""
+    Programs(store.root).remember("ab" * 32, entries[0].graph, "2.10.0", entries[0].program)
+    (path,) = store.layout.program_files()
+    return path
+
+
+def damage(path):
+    rewrite(path, path.read_bytes()[:-2] + b"!\n")
+
+
+def another_program(path):
+    """Sealed, and no digest."""
+    asked = records.unseal(RECORD_FORMAT, path.read_bytes())
+    rewrite(path, records.seal(RECORD_FORMAT, {**asked, "program": "../.."}))
+
+
+def another_question(path):
+    """Sealed, and under the digest of another question."""
+    asked = records.unseal(RECORD_FORMAT, path.read_bytes())
+    rewrite(path, records.seal(RECORD_FORMAT, {**asked, "torch": "2.11.0"}))
+
+
+@pytest.mark.parametrize("spoil", [damage, another_program, another_question])
+def test_a_remembered_program_that_is_not_as_it_was_written_is_corruption(store, program, spoil):
+    assert verify(store).sound
+    spoil(program)
+    report = verify(store)
+    assert paths_of(report) == [store.layout.relative(program)]
+    assert report.set_aside == 1
+    assert not program.exists()
+    assert verify(store).sound
+
+
+def test_one_entry_is_looked_at_without_the_rest(store, entries, program):
+    damage(program)
+    assert verify(store, [entries[0].key.digest[:20]]).sound
+    assert program.exists()
+
+
 def test_files_that_the_store_never_writes_are_listed_and_are_no_corruption(store, entries):
     (store.root / "objects" / "README").write_text("hello")
     (store.root / "entries" / "ab").mkdir(exist_ok=True)
@@ -103,6 +146,25 @@ def test_files_that_the_store_never_writes_are_listed_and_are_no_corruption(stor
     report = verify(store)
     assert report.sound
     assert report.strays == ("entries/ab/.nfs000001", "objects/README")
+
+
+def test_strays_are_listed_in_all_folders_of_the_store_and_its_own_files_are_none(store, entries):
+    store.record_failure(Failure(entries[0].key, "fake", "x", "", False, "2026-11-29T12:00:00Z"))
+    Programs(store.root).remember("a source", entries[0].graph, "2.10.0", "c" * 64)
+    log = store.layout.new_log("fake[8]")
+    rewrite(store.layout.object(entries[1].artifact_digest), b"half")
+    theirs = [f"{top}/theirs.txt" for top in TOPS]
+    # As this store named its logs once; so is one with a date named.
+    theirs.append("logs/fake-8-20240131.log")
+    for path in (log, *(store.root / name for name in theirs)):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x")
+    with store.claim(entries[0].key):
+        report = verify(store)
+    assert report.strays == tuple(sorted(theirs))
+    assert all(folder.is_dir() for folder in (store.root / top for top in TOPS))
+    assert list((store.root / "set-aside").iterdir()) != [store.root / "set-aside" / "theirs.txt"]
+    assert verify(store, [entries[0].key.digest]).strays == ()
 
 
 def test_what_a_killed_write_left_is_listed_and_is_no_corruption(store, entries):

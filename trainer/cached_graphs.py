@@ -14,6 +14,7 @@ from graphcache.graph import Graph
 from graphcache.location import cache_dir
 from graphcache.lookup import PlanItem, entries, look_up
 from graphcache.memo import memo_of
+from graphcache.own_command import own_command
 from graphcache.runtime.identity import observed
 from graphcache.store.base import Entry
 from graphcache.store.local import LocalStore
@@ -89,7 +90,7 @@ def find_graphs(checkpoint: InputCheckpoint, config: RunConfig) -> CachedGraphs:
 def _build_command(config: RunConfig, names: Sequence[str]) -> str:
     options = config.catalog_options
     command = [
-        *("graphcache", "build", "--shapes-from", str(config.model), "--only", ",".join(names)),
+        *(*own_command(), "build", "--shapes-from", str(config.model), "--only", ",".join(names)),
         *("--sequence", str(options.sequence), "--micro-batch", str(options.micro_batch), "--dtype", options.dtype),
         *("--fusion", str(config.fusion)),
         *(("--cache", config.cache) if config.cache else ()),

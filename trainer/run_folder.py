@@ -7,7 +7,6 @@ config.json too.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import itertools
 import json
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from graphcache.errors import GraphcacheError
-from graphcache.store.files import TEMPORARY, is_temporary, make_folder, sync_folder
+from graphcache.store.files import TEMPORARY, check_writable, is_temporary, make_folder, sync_folder
 
 LOCK, SETTINGS, ENVIRONMENT = "lock", "config.json", "environment.json"
 # What a run writes.
@@ -48,7 +47,7 @@ class RunFolder:
         """That `held` would succeed, as far as can be told without making anything. Raises RunFolderError."""
         self._check_ours()
         with self._writing():
-            _check_writable(self.root.absolute())
+            check_writable(self.root.absolute())
         if (self.root / LOCK).exists():
             with self._locked():
                 pass
@@ -194,18 +193,6 @@ class RunFolder:
         except OSError as error:
             reason = error.strerror or str(error)
             raise RunFolderError(f"{path or self.root} cannot be written: {reason}", hint=hint) from error
-
-
-def _check_writable(root: Path) -> None:
-    """Raises the OSError that making a folder, or a file in it, would end with."""
-    place = next(p for p in (root, *root.parents) if os.path.lexists(p))
-    if not place.is_dir():
-        code = errno.ENOTDIR
-    elif not os.access(place, os.W_OK | os.X_OK):
-        code = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
-    else:
-        return
-    raise OSError(code, os.strerror(code))
 
 
 def _step_of(line: bytes) -> int:

@@ -59,6 +59,19 @@ def write_file(path: Path, data: bytes, *, replace: bool, instead: str = OTHER_C
         raise store_error(f"write {len(data):,} bytes to", path, error, instead) from error
 
 
+def check_writable(folder: Path) -> None:
+    """Raises the OSError that making `folder`, or a file in it, would end with; nothing is made. It names the nearest
+    place that is there, a link to what is not there included."""
+    place = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
+    if not place.is_dir():
+        code = errno.ENOTDIR
+    elif not os.access(place, os.W_OK | os.X_OK):
+        code = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
+    else:
+        return
+    raise OSError(code, os.strerror(code), str(place))
+
+
 def is_temporary(path: Path) -> bool:
     """Whether `path` is what a killed or a still running write left: never read, swept by gc after a day."""
     return _TEMPORARY_NAME.fullmatch(path.name) is not None

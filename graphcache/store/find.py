@@ -13,6 +13,9 @@ from graphcache.errors import UsageError
 from graphcache.key import BUILD_ONLY, DEFAULT, PROGRAM, SETTING, Difference
 from graphcache.store.base import Entry, Store
 
+# As git shows commits: enough to be unique among thousands, short enough for a line.
+KEY_DIGITS = 12
+
 
 @dataclass(frozen=True)
 class Found:
@@ -77,7 +80,7 @@ def by_prefix(store: Store, prefix: str) -> Entry:
         return found[0]
     if not found:
         raise UsageError(f"no entry has a key that begins with {prefix!r}", hint="graphcache ls lists the keys")
-    named = ", ".join(f"{entry.key.digest[:16]} ({entry.graph.name})" for entry in found[:8])
+    named = ", ".join(f"{entry.key.digest[:KEY_DIGITS]} ({entry.graph.name})" for entry in found[:8])
     more = f", and {len(found) - 8} more" if len(found) > 8 else ""
     raise UsageError(
         f"{len(found)} entries have keys that begin with {prefix!r}: {named}{more}", hint="give more digits"

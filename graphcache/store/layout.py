@@ -30,7 +30,10 @@ _SHARD = re.compile(r"[0-9a-f]{2}")
 _RECORD = re.compile(r"[0-9a-f]{64}\.json")
 _OBJECT = re.compile(r"[0-9a-f]{64}\.safetensors")
 _SET_ASIDE = re.compile(r"[0-9a-f]{64}\.(json|safetensors)\.[0-9a-f]{8}")
+# Logs had 8 digits once. So have dates, so those logs cannot be told from others' files.
 _LOG = re.compile(r".*-[0-9a-f]{32}\.log")
+# The folders in which files of a store lie.
+TOPS = ("entries", "failures", "locks", "logs", "objects", "programs", "set-aside")
 
 
 @dataclass(frozen=True)
@@ -103,13 +106,14 @@ class Layout:
 
     def temporary_files(self) -> Iterator[Path]:
         """What writes in progress, and killed ones, have left."""
-        for top in ("entries", "objects", "failures", "programs", "logs"):
+        for top in TOPS:
             yield from (path for path in _below(self.root / top) if is_temporary(path))
 
     def strays(self) -> Iterator[Path]:
-        """What lies among objects and entries, but is neither, nor temporary: someone else put it there."""
-        own = {*self.entry_files(), *self.object_files()}
-        for top in ("entries", "objects"):
+        """What lies in the store's folders, but is neither of the store's, nor temporary: someone else put it there."""
+        kinds = (self.entry_files, self.failure_files, self.lock_files, self.log_files, self.object_files)
+        own = {path for kind in (*kinds, self.program_files, self.set_aside_files) for path in kind()}
+        for top in TOPS:
             yield from (path for path in _below(self.root / top) if path not in own and not is_temporary(path))
 
     def is_store(self) -> bool:

@@ -25,6 +25,7 @@ from graphcache.graph import Graph, Listing, Use
 from graphcache.key import Key
 from graphcache.manifest import Compiled
 from graphcache.manifest_file import read_manifest, write_manifest
+from graphcache.manifest_json import ManifestError
 from graphcache.toolchain.seen import Seen
 from tests.compiler.vendor import model
 from tests.store.processes import finish, start
@@ -98,6 +99,7 @@ def test_a_second_build_says_that_there_is_nothing_to_do(invoke: Invoke, machine
     machine.known = REVISION
     lines = invoke().out.splitlines()
     assert lines[0] == "plan    2 graphs: 2 ready"
+    assert "compiled   0" in lines, "and no cost of nothing"
     assert not [line for line in lines if line.startswith(("start", "done"))]
 
 
@@ -208,6 +210,7 @@ def test_a_manifest_of_another_checkouts_sources_is_not_written(
     other = tmp_path / "other" / f"{module}.py"
     other.parent.mkdir(parents=True)
     other.write_text("")
+    (tmp_path / "other" / ".git").mkdir()
     manifest = tmp_path / "other" / "cache_manifests" / "tiny.json"
     assert "error[source-elsewhere]" in invoke("--manifest", str(manifest), code=2).err
     assert machine.compiled == []
@@ -228,6 +231,39 @@ def test_a_manifest_that_names_other_bytes_than_before_says_so(
     assert "warning[other-bytes]: g1, key" in err
     assert "where the manifest names cccccccccccc" in err
     assert "other-bytes" not in invoke("--manifest", str(path)).err
+
+
+def test_without_a_home_a_plan_is_made_all_the_same(
+    invoke: Invoke, machine: FakeMachine, no_home: None, tmp_path: Path
+) -> None:
+    invoke("--dry-run")
+    (tmp_path / "no store").mkdir()
+    invoke("--dry-run", "--cache", str(tmp_path / "no store"))
+    assert list((tmp_path / "no store").iterdir()) == []
+
+
+@pytest.mark.parametrize("dry", [True, False])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"graphcache-manifest-', '"graphcache-manifest-9'),
+        ('"catalogs"', '"a field of another version"'),
+        ('"catalogs"', '<<<<<<< ours\n"catalogs"'),
+    ],
+    ids=["another format", "another field", "a merge"],
+)
+def test_a_manifest_that_cannot_be_read_is_written_anew(
+    invoke: Invoke, tmp_path: Path, old: str, new: str, dry: bool
+) -> None:
+    path = tmp_path / "manifest.json"
+    invoke("--manifest", str(path))
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(ManifestError) as caught:
+        read_manifest(path)
+    assert "build --shapes-from CHECKPOINT --manifest FILE writes it anew" in caught.value.hint
+    err = invoke("--manifest", str(path), *(["--dry-run"] if dry else [])).err
+    assert "warning[manifest]: nothing is taken from what is there" in err
+    assert [each.graph.name for each in read_manifest(path).graphs] == ["g1", "g2"]
 
 
 @pytest.mark.parametrize("option", ["--timeout", "--memory"])

@@ -16,6 +16,7 @@ from graphcache.ledger import Ledger
 from graphcache.manifest import Compiled, Manifest
 from graphcache.manifest_file import write_manifest
 from graphcache.memo import memo_of
+from graphcache.programs import Programs
 from graphcache.source import SourceHash
 from graphcache.store import Failure, LocalStore
 from graphcache.store.base import Object
@@ -68,6 +69,23 @@ def test_a_folder_that_is_no_store_stays_as_it_is(store, invoke, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     invoke(*command, code=2 if command == ["diff"] else 0)
     assert sorted(store.root.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", [["ls"], ["show", "ab"], ["verify"], ["stats"], ["gc", "--yes"]])
+def test_a_folder_with_something_else_in_it_is_no_cache(store, entries, invoke, tmp_path, command):
+    theirs = tmp_path / "checkpoint"
+    theirs.mkdir()
+    (theirs / "config.json").write_text("{}")
+    assert f"{theirs} is no cache" in invoke(*command, "--cache", str(theirs), code=2).err
+    (store.root / "README").write_text("Whose cache this is.")
+    assert "is no cache" not in invoke(*command, code=2 if "show" in command else 0).err
+
+
+def test_a_cache_whose_last_entry_gc_deleted_is_one(store, entries, invoke):
+    invoke("gc", "--max-size", "0B", "--yes")
+    assert list(store.layout.entry_files()) == []
+    for command in ("ls", "stats", "verify"):
+        invoke(command)
 
 
 def test_a_cache_that_is_a_link_to_nothing_says_so(store, invoke):
@@ -124,7 +142,7 @@ def test_show_json(store, entries, invoke):
 def test_show_of_a_prefix_of_several_lists_them(store, entries, invoke):
     printed = invoke("show", "", code=2)
     assert "3 entries" in printed.err
-    assert all(entry.key.digest[:16] in printed.err for entry in entries)
+    assert all(f"{entry.key.digest[:12]} (" in printed.err for entry in entries)
     assert "no entry" in invoke("show", "zz", code=2).err
 
 
@@ -146,8 +164,24 @@ def test_verify_says_which_is_corrupt_and_exits_with_1(store, entries, invoke):
     out = invoke("verify", code=1).out
     assert entries[0].artifact_digest in out
     assert entries[1].key.digest in out
-    assert "entries  1 whole" in out
+    assert "entries    1 whole" in out
+    again = invoke("verify").out.splitlines()
+    assert "corrupt    0" in again
+    assert "set aside  3 now or before" in again, "an artifact, its entry and another one"
+    assert json.loads(invoke("verify", "--json").out)["set_aside"] == 3
+
+
+def test_verify_looks_at_failures_and_remembered_programs(store, entries, invoke):
+    Programs(store.root).remember("ab" * 32, entries[0].graph, "2.10.0", entries[0].program)
+    store.record_failure(Failure(fake_key(9), "fake", "killed", "logs/fake.log", True, "2026-11-29T12:00:00Z"))
     assert "corrupt  0" in invoke("verify").out
+    (program,), (failure,) = store.layout.program_files(), store.layout.failure_files()
+    for path in (program, failure):
+        rewrite(path, b"junk")
+    report = json.loads(invoke("verify", "--json", code=1).out)
+    assert {fault["path"] for fault in report["faults"]} == {store.layout.relative(p) for p in (program, failure)}
+    assert all((store.root / fault["set_aside"]).read_bytes() == b"junk" for fault in report["faults"])
+    invoke("verify")
 
 
 def test_verify_json_names_the_faults(store, entries, invoke):
@@ -289,6 +323,18 @@ def test_gc_refuses_to_keep_what_a_manifest_of_plans_alone_names(store, entries,
     assert len(list(store.entries())) == 3
 
 
+def test_gc_takes_a_manifest_of_plans_alone_beside_another_one(store, entries, invoke, tmp_path):
+    kept, planned = tmp_path / "kept.json", tmp_path / "planned.json"
+    key = fake_key(7, fusion="8")
+    entry = store.commit(key, fake_artifact(key), fake_facts("kept"))
+    write_kept(kept, entry)
+    write_kept(planned, entry, compiled=False)
+    printed = invoke("gc", "--max-age", "0h", "--keep-manifest", str(planned), "--keep-manifest", str(kept), "--yes")
+    assert f"warning[manifest]: {planned} names no key" in printed.err
+    assert "kept.json" not in printed.err
+    assert [each.key for each in store.entries()] == [entry.key]
+
+
 def forge(store, entry):
     """Well-formed other bytes under the key of `entry`, as somebody who may write to the cache could leave them."""
     data = fake_artifact(entry.key, salt="forged")
@@ -300,7 +346,7 @@ def test_verify_compares_with_the_digests_of_a_manifest(store, entries, invoke, 
     path, key = tmp_path / "manifest.json", fake_key(7, fusion="8")
     entry = store.commit(key, fake_artifact(key), fake_facts("kept"))
     write_kept(path, entry)
-    invoke("verify", "--manifest", str(path))
+    assert f"manifest  {path}: 1 of 1 compared" in invoke("verify", "--manifest", str(path)).out
     forged = forge(store, entry)
     assert "corrupt  0" in invoke("verify").out, "nothing in the cache itself tells them apart"
     out = invoke("verify", "--manifest", str(path), code=1).out
@@ -315,7 +361,8 @@ def test_verify_compares_with_the_digests_of_a_manifest(store, entries, invoke, 
             "found": forged.artifact_digest,
         }
     ]
-    invoke("verify", entries[1].key.digest, "--manifest", str(path))
+    others = invoke("verify", entries[1].key.digest, "--manifest", str(path), "--json").out
+    assert json.loads(others)["manifests"] == [{"file": str(path), "artifacts": 1, "compared": 0}]
 
 
 def test_gc_with_a_manifest_that_cannot_be_read_deletes_nothing(store, entries, invoke, tmp_path):

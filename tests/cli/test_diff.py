@@ -224,6 +224,10 @@ def test_bytes_that_the_manifest_does_not_name_are_to_look_into(project, diff, p
     command = f"graphcache verify {recorded.key.digest[:12]} --rebuild --manifest cache_manifests/demo.json"
     assert out.endswith(f"whether a compiler of ours gives the other bytes, says:\n  {command}\n")
     assert "graphcache build" not in out, "it would put the other bytes into the manifest"
+    assert run(["diff", "--json"]) == 1
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["to_do"], facts["manifests"][0]["command"]) == (1, None), "nor do programs run it"
+    assert facts["manifests"][0]["verify_command"] == command
     assert run(shlex.split(command.replace("--rebuild ", ""))[1:]) == 1
     assert "other bytes  step[32]" in capsys.readouterr().out
 
@@ -237,6 +241,19 @@ def test_what_the_store_has_already_needs_no_compile(project, printed):
     out = printed(code=1)
     assert "source: demo_graphs/numbers.py::FACTOR; in the store already" in out
     assert "nothing to compile, the manifest to write again" in out
+
+
+def test_commands_are_for_what_is_to_do_alone(project, capsys):
+    def commands(code):
+        assert run(["diff", "--json"]) == code
+        (compared,) = json.loads(capsys.readouterr().out)["manifests"]
+        return compared["command"], compared["verify_command"]
+
+    assert commands(code=0) == (None, None)
+    project.edit("numbers.py", "3.0", "4.0")
+    build, verify = commands(code=1)
+    assert build.startswith("graphcache build --shapes-from cache_manifests/demo.json ")
+    assert verify is None
 
 
 def test_planned_graphs_are_not_to_do(project, diff):
@@ -260,16 +277,29 @@ def test_a_compile_that_was_refused_before_says_so(project, diff):
     assert diff(code=1)["step[32]"] == ("missing from the store", ["failed before: the compiler refused it"])
 
 
+def test_without_a_home_a_cache_that_is_not_there_yet_is_compared_with(project, tmp_path, no_home, diff):
+    found = diff("--cache", str(tmp_path / "not yet"), code=1)
+    assert {state for state, _ in found.values()} == {"missing from the store"}
+
+
 # --- another checkout -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def second(project, tmp_path):
-    """A checkout beside the one that is installed, with another constant."""
+def equal(project, tmp_path):
+    """A checkout of the same files as the one that is installed, in another folder."""
     folder = tmp_path / "second"
     shutil.copytree(project.folder, folder)
-    (folder / "src" / "demo_graphs" / "numbers.py").write_text("FACTOR = 4.0\n")
+    (folder / ".git").mkdir()
+    (folder / "pyproject.toml").write_text("[project]\nname = 'demo_graphs'\n")
     return folder
+
+
+@pytest.fixture
+def second(equal):
+    """A checkout beside the one that is installed, with another constant."""
+    (equal / "src" / "demo_graphs" / "numbers.py").write_text("FACTOR = 4.0\n")
+    return equal
 
 
 def test_sources_of_another_checkout_are_not_taken_for_those_of_this_one(project, second, monkeypatch, capsys):
@@ -280,9 +310,83 @@ def test_sources_of_another_checkout_are_not_taken_for_those_of_this_one(project
         assert "error[source-elsewhere]" in err
         assert str(project.package / "graphs.py") in err
         assert str(second / "src" / "demo_graphs" / "graphs.py") in err
-        assert f"`python -m cli.main ...` in {second / 'src'}" in err
-    monkeypatch.chdir(second / "src" / "demo_graphs")
-    assert run(["diff", "--manifest", str(project.manifest)]) == 2
+        assert f"`PYTHONPATH={second / 'src'} graphcache ...`" in err
+        assert f"`pip install -e {second}`" in err
+    for inside in ("src", "src/demo_graphs"):
+        monkeypatch.chdir(second / inside)
+        assert run(["diff", "--manifest", str(project.manifest)]) == 2
+        assert f"`pip install -e {second}`" in capsys.readouterr().err
+
+
+def test_the_hint_names_no_project_where_there_is_none(second, monkeypatch, capsys):
+    (second / "pyproject.toml").unlink()
+    monkeypatch.chdir(second)
+    assert run(["diff"]) == 2
+    err = capsys.readouterr().err
+    assert f"PYTHONPATH={second / 'src'}" in err
+    assert "pip install" not in err
+
+
+def test_what_the_hint_says_is_so(second, monkeypatch, diff):
+    monkeypatch.syspath_prepend(second / "src")
+    monkeypatch.chdir(second)
+    # What it exports to, the fake exporter says of the other checkout.
+    assert diff(code=0)["step[32]"][0] == "same program"
+
+
+@pytest.mark.parametrize("layout", ["src", ""])
+def test_a_checkout_with_the_files_that_are_installed_is_compared(project, equal, monkeypatch, diff, layout):
+    """As `pip install .` leaves it."""
+    (equal / "src" / "demo_graphs").rename(moved := equal / layout / "demo_graphs")
+    with (moved / "numbers.py").open("a") as file:
+        file.write("# A comment.\n")
+    monkeypatch.chdir(equal)
+    assert diff(code=0) == dict.fromkeys(ALL, NOTHING)
+
+
+def test_packages_that_are_installed_together_are_compared_together(project, equal, monkeypatch, diff):
+    """A graph's own package is covered wherever it lies, another one where it is edited, which the checkout does not
+    decide."""
+    for folder in (project.folder / "src", equal / "src"):
+        (folder / "helper_of_demo.py").write_text("TABLE = {}\nTABLE['a'] = 1\n")
+        with (folder / "demo_graphs" / "graphs.py").open("a") as file:
+            file.write("\n\nimport helper_of_demo\n")
+    (project.folder / "src" / "demo_graphs-1.0.dist-info").mkdir()
+    project.forget_modules()
+    project.build()
+    monkeypatch.chdir(equal)
+    assert diff("--manifest", str(project.manifest), code=0) == dict.fromkeys(ALL, NOTHING)
+
+
+def test_a_checkout_whose_catalog_was_edited_is_another_one(equal, monkeypatch, capsys):
+    """What its graphs are now, this process would not say."""
+    path = equal / "src" / "demo_graphs" / "catalog.py"
+    path.write_text(path.read_text().replace("8)]", "16)]"))
+    monkeypatch.chdir(equal)
+    assert run(["diff"]) == 2
+    assert "demo_graphs.catalog:catalog is imported from" in capsys.readouterr().err
+
+
+def test_of_a_module_and_a_package_of_one_name_the_package_is_meant(equal, monkeypatch, diff):
+    package = equal / "src" / "demo_graphs"
+    (package / "graphs").mkdir()
+    (package / "graphs.py").rename(package / "graphs" / "__init__.py")
+    (package / "graphs.py").write_text("def step(x):\n    return x\n")
+    monkeypatch.chdir(equal)
+    assert diff(code=0) == dict.fromkeys(ALL, NOTHING)
+
+
+@pytest.mark.parametrize("marker", [".git", "pyproject.toml"])
+def test_sources_beyond_the_checkout_are_not_meant(second, monkeypatch, diff, project, marker):
+    (second / ".git").rmdir()
+    (second / "pyproject.toml").unlink()
+    job = second / "job"
+    (job / "logs").mkdir(parents=True)
+    for place in (job, job / "logs"):
+        monkeypatch.chdir(place)
+        # In no checkout, then in one of its own.
+        assert diff("--manifest", str(project.manifest), code=0) == dict.fromkeys(ALL, NOTHING)
+        (job / marker).touch()
 
 
 def test_a_manifest_of_another_checkout_is_not_compared_with_these_sources(project, second, capsys):
@@ -438,7 +542,7 @@ def test_the_human_form(project, printed):
         "cache_manifests/demo.json  (2026.4.0, fusion 8)",
         "state      graph      why                                     compile",
         "stale      step[32]   source: demo_graphs/numbers.py::FACTOR  2.0 s",
-        "new        step[64]                                           4.0 s about, from step[32]",
+        "new        step[64]                                           3.0 s about, from step[128]",
         "unchanged  norm[8]",
         "removed    step[128]",
         "",
@@ -447,7 +551,7 @@ def test_the_human_form(project, printed):
         "stale      1",
         "unchanged  1",
         "",
-        "to do, 2 to compile, about 6.0 s one after another:",
+        "to do, 2 to compile, about 5.0 s one after another:",
         "  graphcache build --shapes-from cache_manifests/demo.json --only demo --fusion 8"
         " --manifest cache_manifests/demo.json",
     ]

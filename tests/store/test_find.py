@@ -100,8 +100,9 @@ def test_a_prefix_names_one_entry_or_is_an_error_that_lists_them(store):
         assert by_prefix(store, entry.key.digest) == entry
     with pytest.raises(UsageError, match="no entry"):
         by_prefix(store, "zz")
-    # Of twenty keys two begin with the same of sixteen digits.
+    # Of twenty keys two begin with the same of sixteen possible digits.
     shared = next(d for d in "0123456789abcdef" if sum(e.key.digest.startswith(d) for e in entries) > 1)
     with pytest.raises(UsageError, match="entries have keys that begin") as caught:
         by_prefix(store, shared)
-    assert all(e.key.digest[:16] in caught.value.message for e in entries if e.key.digest.startswith(shared))
+    named = [e for e in entries if e.key.digest.startswith(shared)]
+    assert all(f"{e.key.digest[:12]} ({e.graph.name})" in caught.value.message for e in named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -12,6 +13,7 @@ import pytest
 from graphcache.errors import CorruptError, StoreError
 from graphcache.gc import Limits, plan
 from graphcache.store import Failure, LocalStore, ReadOnly
+from graphcache.store.files import check_writable
 from graphcache.verify import verify
 from tests.store.fakes import fake_artifact, fake_facts, fake_key
 from tests.store.processes import run_unprivileged
@@ -114,3 +116,25 @@ def test_a_store_used_read_only_reads(store):
     with pytest.raises(CorruptError):
         reader.open(entry)
     assert sorted(os.listdir(store.root)) == before
+
+
+def test_whether_a_folder_can_be_written_is_told_without_writing(foreign):
+    def look():
+        mine = Path(tempfile.mkdtemp())
+        (mine / "file").write_text("")
+        (mine / "link").symlink_to("nowhere")
+        check_writable(mine / "not" / "yet")
+        for folder, code, named in (
+            (foreign.root, errno.EACCES, foreign.root),
+            (foreign.root / "not" / "yet", errno.EACCES, foreign.root),
+            (mine / "file", errno.ENOTDIR, mine / "file"),
+            (mine / "file" / "not yet", errno.ENOTDIR, mine / "file"),
+            (mine / "link" / "not yet", errno.ENOTDIR, mine / "link"),
+        ):
+            with pytest.raises(OSError, match=os.strerror(code)) as caught:
+                check_writable(folder)
+            assert (caught.value.errno, caught.value.filename) == (code, str(named))
+        assert sorted(path.name for path in mine.iterdir()) == ["file", "link"]
+        shutil.rmtree(mine)
+
+    run_unprivileged(look)

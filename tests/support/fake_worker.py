@@ -8,6 +8,7 @@
     {"passing": "text"}    the compiler fails for a reason of the machine's
     {"half": true}         the compiler ends well and has written half a file
     {"print": "text"}      prints, as native code does, to file descriptor 1
+    {"spoils": "text"}     its export changes the process, so that no other one can be done in it
     {"program": "x"}       exports to the same program as every other graph with "x"
 
 A line is appended to the file in FAKE_COMPILES at each start of a compile; with FAKE_CANNOT_START it does not start.
@@ -24,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from graphcache.digest import json_sha256
-from graphcache.errors import GraphcacheError
+from graphcache.errors import GraphcacheError, SpoiledError
 from graphcache.graph import Graph, TensorSpec
 from graphcache.helper import helper_command
 from graphcache.toolchain.base import Compiled, CompileError
@@ -50,6 +51,8 @@ class FakeGraphCompiler:
 
     def export(self, graph: Graph) -> tuple[str, Sequence[TensorSpec]]:
         self._graph = graph
+        if "spoils" in graph.constants:
+            raise SpoiledError(str(graph.constants["spoils"]))
         if graph.constants.get("export_error"):
             raise CompileError(str(graph.constants["export_error"]))
         return fake_program(graph), graph.args[:1]
