@@ -11,11 +11,12 @@ out, so a field that a newer Python adds changes nothing.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from graphcache.source_binding import bound_names
 from graphcache.source_module import (
     DYNAMIC,
     IMPORT_SYSTEM,
@@ -23,17 +24,15 @@ from graphcache.source_module import (
     Function,
     Import,
     Module,
-    bound_names,
     known_of_import_system,
     live,
 )
+from graphcache.source_nodes import argument_groups, argument_names, constant_text, fields_text, type_names
 from graphcache.source_tree import SourceError
 
 # The name of a part that is a whole module.
 WHOLE = "*"
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
-# Fields that say nothing about what a program does, or that are written apart.
-_LEFT_OUT = {"annotation", "ctx", "decorator_list", "kind", "returns", "simple", "type_comment", "type_params"}
 # Ways to get a module whose name may be computed; a constant one is followed.
 _IMPORTERS = {"__import__", "<builtins.__import__>", "<importlib.__import__>", "<importlib.import_module>"}
 # How a loader runs a module, whatever led to the loader.
@@ -95,8 +94,8 @@ def plain(node: ast.AST | None) -> str:
     if node is None:
         return "-"
     if isinstance(node, ast.Constant):
-        return _constant(node.value)
-    return f"{type(node).__name__}({_fields(node, plain)})"
+        return constant_text(node.value)
+    return f"{type(node).__name__}({fields_text(node, plain)})"
 
 
 @dataclass
@@ -129,7 +128,7 @@ class _Writer:
     def node(self, node: ast.AST) -> str:
         match node:
             case ast.Constant(value=value):
-                return _constant(value)
+                return constant_text(value)
             case ast.Name() | ast.Attribute():
                 text = self._name(node, called=False)
                 if text in _IMPORTERS:
@@ -152,7 +151,7 @@ class _Writer:
         return f"{type(node).__name__}({self._fields(node)})"
 
     def _fields(self, node: ast.AST, skip: str = "") -> str:
-        return _fields(node, self.node, self.block, skip)
+        return fields_text(node, self.node, self.block, skip)
 
     def _list(self, nodes: Iterable[ast.AST | None]) -> str:
         return "[" + ",".join("-" if node is None else self.node(node) for node in nodes) + "]"
@@ -243,20 +242,20 @@ class _Writer:
     def _function(self, node: Function) -> str:
         """Decorators and defaults are written outside the function's scope, its body inside."""
         outside = f"{self._list(node.decorator_list)};{self._arguments(node.args)}"
-        notes = [*(a.annotation for _, group in _argument_groups(node.args) for a in group), node.returns]
+        notes = [*(a.annotation for _, group in argument_groups(node.args) for a in group), node.returns]
         if node.decorator_list:
             outside += f";{','.join(plain(note) for note in notes)}"
         else:
             self.notes.extend(notes)
         bound = bound_names(node.body)
-        own = bound.own | _argument_names(node.args) | _type_names(node)
+        own = bound.own | argument_names(node.args) | type_names(node)
         with self._inside(_Scope(own, self._aliases(node.body), bound.declared_global)):
             body = self.block(node.body)
         return f"{type(node).__name__}({node.name!a};{outside};{body})"
 
     def _lambda(self, node: ast.Lambda) -> str:
         outside = self._arguments(node.args)
-        with self._inside(_Scope(_argument_names(node.args))):
+        with self._inside(_Scope(argument_names(node.args))):
             return f"Lambda({outside};{self.node(node.body)})"
 
     def _comprehension(self, node: _Comprehension) -> str:
@@ -270,7 +269,7 @@ class _Writer:
 
     def _class(self, node: ast.ClassDef) -> str:
         outside = f"{self._list(node.decorator_list)};{self._list(node.bases)};{self._list(node.keywords)}"
-        own = (bound_names(node.body).own | _type_names(node)) - self.module.bindings.keys()
+        own = (bound_names(node.body).own | type_names(node)) - self.module.bindings.keys()
         with self._inside(_Scope(own, is_class=True)):
             return f"ClassDef({node.name!a};{outside};{self.block(node.body)})"
 
@@ -285,7 +284,7 @@ class _Writer:
 
     def _arguments(self, arguments: ast.arguments) -> str:
         """Names, kinds and defaults."""
-        names = [f"{kind}:{','.join(a.arg for a in group)}" for kind, group in _argument_groups(arguments)]
+        names = [f"{kind}:{','.join(a.arg for a in group)}" for kind, group in argument_groups(arguments)]
         return f"{';'.join(names)};{self._list(arguments.defaults)};{self._list(arguments.kw_defaults)}"
 
     def _annotated(self, node: ast.AnnAssign) -> str:
@@ -307,52 +306,3 @@ def _hides_what_it_reaches(text: str) -> bool:
     if names[:2] == ["sys", "modules"]:
         return True
     return names[0] in IMPORT_SYSTEM and known_of_import_system(".".join(names)) is None
-
-
-def _fields(
-    node: ast.AST,
-    write: Callable[[ast.AST], str],
-    write_block: Callable[[list[ast.stmt]], str] | None = None,
-    skip: str = "",
-) -> str:
-    """The fields of a node that are not empty, by name."""
-    written = []
-    for name, value in ast.iter_fields(node):
-        if name in _LEFT_OUT or name == skip or value is None or value == []:
-            continue
-        if isinstance(value, ast.AST):
-            text = write(value)
-        elif not isinstance(value, list):
-            text = ascii(value)
-        elif write_block and isinstance(value[0], ast.stmt):
-            text = write_block(value)
-        else:
-            text = "[" + ",".join(write(v) if isinstance(v, ast.AST) else ascii(v) for v in value) + "]"
-        written.append(f"{name}={text}")
-    return ";".join(written)
-
-
-def _argument_groups(arguments: ast.arguments) -> list[tuple[str, list[ast.arg]]]:
-    return [
-        ("/", arguments.posonlyargs),
-        ("", arguments.args),
-        ("*", [arguments.vararg] if arguments.vararg else []),
-        ("kw", arguments.kwonlyargs),
-        ("**", [arguments.kwarg] if arguments.kwarg else []),
-    ]
-
-
-def _argument_names(arguments: ast.arguments) -> set[str]:
-    return {argument.arg for _, group in _argument_groups(arguments) for argument in group}
-
-
-def _type_names(node: ast.AST) -> set[str]:
-    """Type parameters (Python 3.12) of a function or class."""
-    return {parameter.name for parameter in getattr(node, "type_params", ())}
-
-
-def _constant(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        # Python refuses to write more than 4,300 decimal digits.
-        return f"{value:#x}"
-    return f"{type(value).__name__}:{value!a}"
