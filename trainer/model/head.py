@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from graphcache.catalog import CatalogOptions
+from graphcache.errors import GraphcacheError
 from trainer.catalogs.head import Chunks, parts
 from trainer.device.base import Buffer, DeviceBackend
 from trainer.host.pages import copy
@@ -21,8 +22,16 @@ from trainer.model.graph_set import GraphSet
 from trainer.model.rope import MASKED
 from trainer.model.row_gradients import RowGradients
 
+# What rounding may leave of the 1 that the largest logit adds to a sum of exponentials.
+LEAST_SUM = 0.98
 # The label of a token whose loss does not count, as in transformers.
 IGNORED = -100
+
+
+class WrongGraphError(GraphcacheError):
+    """A compiled graph's result is none that its function can give."""
+
+    name = "wrong-graph"
 
 
 @dataclass
@@ -112,7 +121,9 @@ class HeadRunner:
         for chunk, bias in zip(weights.chunks, self._chunk_biases(), strict=True):
             chunk_logits, largest, total = self._graphs.call("chunk_forward", hidden, chunk, *bias)
             logits.append(chunk_logits)
-            parts_.append(self.backend.take(largest) + self.backend.take(total).log())
+            sums = self.backend.take(total)
+            _check_sums(sums)
+            parts_.append(self.backend.take(largest) + sums.log())
         return logits, torch.logsumexp(torch.stack(parts_), 0)
 
     def _chunk_biases(self) -> list[tuple[Buffer, ...]]:
@@ -166,6 +177,20 @@ class HeadRunner:
             rows, values = grads.rows.between(start, start + self.chunks.rows)
             rounded[rows] = (total[rows] + values).to(self._dtype)
             yield rounded[: self.config.vocab - start].flatten()
+
+
+def _check_sums(sums: Tensor) -> None:
+    """That a chunk's sums of exp(logit - largest) are such sums. Raises WrongGraphError.
+
+    The compiler once took twice the largest logit for it (docs/compiler-workarounds.md): right as long as nothing
+    underflows, and a loss of infinity after that. NaN is left to the check of the loss.
+    """
+    least = sums.min().item()
+    if least < LEAST_SUM:
+        raise WrongGraphError(
+            f"head.chunk_forward gives {least:.3g} for a sum of exponentials of which the largest is 1",
+            hint="its artifact is wrong: graphcache verify --numeric shows it; another --seq gives another graph",
+        )
 
 
 def _target_pull(losses: Tensor, scale: float, dtype: torch.dtype) -> Tensor:

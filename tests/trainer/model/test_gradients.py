@@ -7,9 +7,12 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from graphcache.catalog import CatalogOptions
+from graphcache.graph import Graph
 from tests.trainer.model.fake_backend import FakeBackend
 from tests.trainer.model.whole import loss_and_gradients
 from trainer.catalogs import head
+from trainer.device.base import LoadedGraph
+from trainer.model.head import WrongGraphError
 
 SIZES = {
     "vocab_size": 96,
@@ -95,6 +98,29 @@ def test_padded_chunks_of_the_vocabulary(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(head, "ROWS_MULTIPLE", 20)
     assert head.Chunks.of(96) == head.Chunks(count=2, rows=60, padding=24)
     test_loss_and_every_gradient("llama")
+
+
+class DoublesTheLargest(FakeBackend):
+    """As the vendor's compiler does for 32 tokens and 16,384 rows (docs/compiler-workarounds.md)."""
+
+    def load(self, graph: Graph) -> LoadedGraph:
+        loaded = super().load(graph)
+        if graph.name != "head.chunk_forward":
+            return loaded
+
+        def wrong(*args: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            logits, largest, total = loaded.program(*args)
+            return logits, 2 * largest, total * torch.exp(-largest)
+
+        return LoadedGraph(graph, (), wrong)
+
+
+def test_sums_that_no_right_graph_gives_are_refused() -> None:
+    model = random_model("llama")
+    options = CatalogOptions(sequence=48, micro_batch=2, dtype="float32")
+    state = {n: p.detach() for n, p in model.named_parameters()}
+    with pytest.raises(WrongGraphError, match=r"head\.chunk_forward gives [\d.e-]+ for a sum"):
+        loss_and_gradients(DoublesTheLargest(), model.config.to_dict(), state, random_batches(1, 2, 48), options)
 
 
 @pytest.mark.parametrize(
