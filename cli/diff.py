@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from cli.cache import KEY_DIGITS, toolchain_text, warn_of_faults
-from cli.options import PATH, cache_option, cli_command, json_option
+from cli.options import cache_option, cli_command, json_option, manifests_option
 from cli.render import count_text, emit_facts, emit_json, emit_table, emit_warning, secs_text
 from graphcache import catalog
 from graphcache.baseline import Baseline, find_manifests, of_revision, of_work_tree
@@ -74,14 +74,7 @@ class Compared:
         "graphcache diff --since origin/main --json",
     ),
 )
-@click.option(
-    "--manifest",
-    "manifests",
-    metavar="FILE",
-    type=PATH,
-    multiple=True,
-    help="A manifest to compare; may be given several times. Default: all in the checkout's cache_manifests/.",
-)
+@manifests_option("A manifest to compare; may be given several times. Default: all in the checkout's cache_manifests/.")
 @click.option("--since", metavar="REV", help="Compare with manifests and sources as they were at this git revision.")
 @cache_option
 @json_option

@@ -6,20 +6,19 @@ fault of the program itself is reported in two lines too, and GRAPHCACHE_DEBUG=1
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import click
 
 from cli.render import printable
 from graphcache.errors import GraphcacheError
-from graphcache.output import PIPE_CLOSED, end_output, open_closed_streams
+from graphcache.output import PIPE_CLOSED, end_output, open_closed_streams, report_error
 
 DEBUG_VARIABLE = "GRAPHCACHE_DEBUG"
 INTERRUPTED = 128 + signal.SIGINT
@@ -74,22 +73,9 @@ def _facts(error: Exception) -> tuple[dict[str, str], int]:
 
 
 def _report(facts: dict[str, str], exit_code: int, as_json: bool) -> int:
-    """Say what happened; returns `exit_code`, or PIPE_CLOSED when the reader of the JSON has gone."""
     if os.environ.get(DEBUG_VARIABLE) == "1":
         traceback.print_exc()
-    try:
-        if as_json:
-            print(json.dumps({"error": facts, "exit_code": exit_code}, indent=2, sort_keys=True), flush=True)
-            return exit_code
-    except BrokenPipeError:
-        return PIPE_CLOSED
-    except OSError:  # a full disk: people may still read it
-        pass
-    with suppress(OSError):
-        print(f"error[{facts['name']}]: {printable(facts['message'])}", file=sys.stderr)
-        if facts["hint"]:
-            print(f"  hint: {printable(facts['hint'])}", file=sys.stderr)
-    return exit_code
+    return report_error(facts, exit_code, as_json=as_json, shown=printable)
 
 
 @contextmanager

@@ -45,6 +45,11 @@ PATH = click.Path(path_type=Path)
 model_argument = click.argument("model", type=PATH)
 
 
+def manifests_option(explained: str) -> Callable[[F], F]:
+    """`--manifest FILE`, any number of them, as `manifests`."""
+    return click.option("--manifest", "manifests", metavar="FILE", type=PATH, multiple=True, help=explained)
+
+
 def _split_commas(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     names = [name.strip() for value in values for name in value.split(",") if name.strip()]
     return tuple(dict.fromkeys(names))

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from cli.cache import fault_text, open_cache
-from cli.options import PATH, cache_option, cli_command, json_option
+from cli.options import cache_option, cli_command, json_option, manifests_option
 from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, printable
 from graphcache.build import BuildOptions
 from graphcache.catalog import may_be_called
@@ -57,14 +57,7 @@ class Compared:
     "--numeric", is_flag=True, help="Run the lowered graphs on the host against float64: the largest error in ulps."
 )
 @click.option("--rebuild", is_flag=True, help="Compile again and compare the bytes.")
-@click.option(
-    "--manifest",
-    "manifests",
-    metavar="FILE",
-    type=PATH,
-    multiple=True,
-    help="Also compare the artifacts with the digests in this manifest; may be given several times.",
-)
+@manifests_option("Also compare the artifacts with the digests in this manifest; may be given several times.")
 @cache_option
 @json_option
 def command(

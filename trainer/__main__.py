@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import sys
 import traceback
@@ -22,7 +21,7 @@ from typing import Any, TypeVar
 import click
 
 from graphcache.errors import GraphcacheError
-from graphcache.output import PIPE_CLOSED, end_output, open_closed_streams
+from graphcache.output import PIPE_CLOSED, end_output, open_closed_streams, report_error
 from trainer.config import DTYPES, SCHEDULES, ConfigError, RunConfig
 from trainer.stop import Stopped
 
@@ -157,19 +156,7 @@ def _report(error: BaseException, *, as_json: bool) -> int:
     with suppress(OSError):
         if os.environ.get(DEBUG_VARIABLE) == "1" or facts["name"] == "internal":
             traceback.print_exception(error)
-    try:
-        if as_json:
-            print(json.dumps({"error": facts, "exit_code": exit_code}, indent=2, sort_keys=True), flush=True)
-            return exit_code
-    except BrokenPipeError:
-        return PIPE_CLOSED
-    except OSError:  # a full disk: people may still read it
-        pass
-    with suppress(OSError):
-        print(f"error[{facts['name']}]: {facts['message']}", file=sys.stderr)
-        if facts["hint"]:
-            print(f"  hint: {facts['hint']}", file=sys.stderr)
-    return exit_code
+    return report_error(facts, exit_code, as_json=as_json)
 
 
 def _usage_hint(error: click.ClickException) -> str:
