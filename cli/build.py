@@ -13,25 +13,26 @@ from cli.cache import toolchain_text, warn_of_faults
 from cli.options import PATH, Positive, cache_option, catalog_options, cli_command, given, json_option, only_option
 from cli.progress import build_progress
 from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, emit_warning, printable, secs_text
-from graphcache import catalog, model_source
-from graphcache.build import DEFAULT_TIMEOUT_SECS, BuildOptions, build
-from graphcache.build_report import Report
+from graphcache import catalog
+from graphcache.build.build import DEFAULT_TIMEOUT_SECS, BuildOptions, build
+from graphcache.build.report import Report
 from graphcache.catalog import CatalogOptions
-from graphcache.checkout import check_sources
 from graphcache.costs import Costs
 from graphcache.graph import Listing
+from graphcache.local.memo import Memo, memo_of
 from graphcache.location import cache_dir
-from graphcache.manifest import Compiled, Manifest, other_bytes
-from graphcache.manifest_file import check_target, is_manifest, read_manifest, write_manifest
-from graphcache.manifest_json import ManifestError
-from graphcache.memo import Memo, memo_of
-from graphcache.model_source import ModelSource
+from graphcache.manifest import model_source
+from graphcache.manifest.file import check_target, is_manifest, read_manifest, write_manifest
+from graphcache.manifest.manifest import Compiled, Manifest, known_programs, other_bytes
+from graphcache.manifest.model_source import ModelSource
+from graphcache.manifest.text import ManifestError
 from graphcache.plan import PlanItem, plan
-from graphcache.programs import Programs
-from graphcache.source import SourceHashes
-from graphcache.source_tree import WorkTree
+from graphcache.source.checkout import check_sources
+from graphcache.source.hash import SourceHashes
+from graphcache.source.tree import WorkTree
 from graphcache.store.base import Cost, Entry
 from graphcache.store.local import LocalStore
+from graphcache.store.programs import Programs
 from graphcache.toolchain.base import DEFAULT_FUSION, FUSIONS, identity
 
 FAILED = 1
@@ -56,7 +57,7 @@ class Request:
 
     @property
     def programs(self) -> Programs:
-        return Programs(self.store.root, self.manifests)
+        return Programs(self.store.root, known_programs(self.manifests))
 
     @property
     def costs(self) -> Costs:

@@ -7,14 +7,14 @@ from typing import Any
 
 from cli.render import emit_warning
 from graphcache.errors import StoreError
-from graphcache.foreign import is_foreign
 from graphcache.key import SETTING
-from graphcache.ledger import Ledger, Usage
+from graphcache.local.memo import memo_of
+from graphcache.local.usage import Ledger, Usage
 from graphcache.location import cache_dir
-from graphcache.memo import memo_of
 from graphcache.store.base import Entry, Fault
 from graphcache.store.files import dangling_hint
 from graphcache.store.find import KEY_DIGITS as KEY_DIGITS
+from graphcache.store.foreign import is_foreign
 from graphcache.store.local import LocalStore
 
 

@@ -14,21 +14,21 @@ from cli.cache import KEY_DIGITS, toolchain_text, warn_of_faults
 from cli.options import cache_option, cli_command, json_option, manifests_option
 from cli.render import count_text, emit_facts, emit_json, emit_table, emit_warning, secs_text
 from graphcache import catalog
-from graphcache.baseline import Baseline, find_manifests, of_revision, of_work_tree
-from graphcache.checkout import check_sources
-from graphcache.diff import Comparison, Now, compare
-from graphcache.exporting import export_programs, installed_torch
+from graphcache.export.client import export_programs, installed_torch
 from graphcache.graph import Graph
+from graphcache.header.table import TensorTable
+from graphcache.local.memo import memo_of
 from graphcache.location import cache_dir
-from graphcache.manifest import Manifest
-from graphcache.memo import memo_of
-from graphcache.own_command import own_command
-from graphcache.programs import Programs
-from graphcache.shapes import TensorTable
-from graphcache.source import SourceHashes
-from graphcache.source_tree import WorkTree
+from graphcache.manifest.baseline import Baseline, find_manifests, of_revision, of_work_tree
+from graphcache.manifest.diff import Comparison, Now, compare
+from graphcache.manifest.manifest import Manifest, known_programs
+from graphcache.process.own_command import own_command
+from graphcache.source.checkout import check_sources
+from graphcache.source.hash import SourceHashes
+from graphcache.source.tree import WorkTree
 from graphcache.store.local import LocalStore
-from graphcache.toolchain.seen import Seen, seen
+from graphcache.store.programs import Programs
+from graphcache.toolchain.observed import Seen, seen
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _compared(
     """Every manifest with its comparisons; and why programs that were exported could not be kept, if they could not."""
     # A folder that is no store, named by mistake perhaps, is left as it is.
     root = store.root if store.layout.is_store() else None
-    programs = Programs(root, [baseline.manifest for baseline in current])
+    programs = Programs(root, known_programs(baseline.manifest for baseline in current))
     baselines = current if since is None else of_revision(current, since, programs, Path.cwd())
     now = Now(SourceHashes(WorkTree()), programs, toolchain.parts, store, installed_torch(), export_programs)
     results = compare([(baseline.recorded, listed(baseline.manifest)) for baseline in baselines], now)

@@ -18,7 +18,7 @@ import click
 
 from cli.render import printable
 from graphcache.errors import GraphcacheError
-from graphcache.output import PIPE_CLOSED, end_output, open_closed_streams, report_error
+from graphcache.process.streams import PIPE_CLOSED, end_output, open_closed_streams, report_error
 
 DEBUG_VARIABLE = "GRAPHCACHE_DEBUG"
 INTERRUPTED = 128 + signal.SIGINT

@@ -14,9 +14,9 @@ from cli.cache import KEY_DIGITS, by_name, open_cache, usage_of
 from cli.options import PATH, cache_option, cli_command, json_option
 from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, emit_warning
 from graphcache.errors import UsageError
-from graphcache.gc import Limits, Plan, apply, plan
-from graphcache.ledger import Ledger
-from graphcache.memo import memo_of
+from graphcache.local.memo import memo_of
+from graphcache.local.usage import Ledger
+from graphcache.store.gc import Limits, Plan, apply, plan
 from graphcache.store.local import LocalStore
 
 SIZES = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
@@ -119,7 +119,7 @@ def _keep(manifests: tuple[Path, ...]) -> frozenset[str] | None:
 
 
 def _keys(path: Path) -> frozenset[str]:
-    from graphcache.manifest_file import read_manifest
+    from graphcache.manifest.file import read_manifest
 
     return frozenset(graph.key.digest for graph in read_manifest(path).graphs if graph.key is not None)
 

@@ -68,7 +68,7 @@ def catalog_options(function: F) -> F:
     """The fields of `graphcache.catalog.CatalogOptions` as options; None where one is not given."""
     # Here, since commands without these options need nothing of manifests.
     from graphcache.catalog import CatalogOptions
-    from graphcache.manifest import DTYPES, OPTION_LIMIT
+    from graphcache.manifest.manifest import DTYPES, OPTION_LIMIT
 
     size = click.IntRange(1, OPTION_LIMIT)
     helps: dict[str, tuple[Any, str]] = {

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cli.render import bytes_text, secs_text
-from graphcache.build_report import Listener, Outcome, Running, Silent
+from graphcache.build.report import Listener, Outcome, Running, Silent
 from graphcache.costs import Expected
 from graphcache.errors import headline
 from graphcache.graph import Graph

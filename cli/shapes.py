@@ -12,7 +12,7 @@ from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table
 from graphcache import catalog
 from graphcache.errors import GraphcacheError
 from graphcache.graph import Listing
-from graphcache.shapes import TensorGroup, TensorTable, read_config, read_table
+from graphcache.header.table import TensorGroup, TensorTable, read_config, read_table
 
 
 @cli_command(

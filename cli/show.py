@@ -12,7 +12,7 @@ from cli.options import cache_option, cli_command, json_option
 from cli.render import bytes_text, count_text, emit_facts, emit_json, secs_text
 from graphcache.artifact import Artifact
 from graphcache.graph import TensorSpec
-from graphcache.ledger import Usage
+from graphcache.local.usage import Usage
 from graphcache.store.base import Entry
 from graphcache.store.find import by_prefix
 

@@ -12,18 +12,18 @@ import click
 from cli.cache import fault_text, open_cache
 from cli.options import cache_option, cli_command, json_option, manifests_option
 from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, printable
-from graphcache.build import BuildOptions
+from graphcache.build.build import BuildOptions
 from graphcache.catalog import may_be_called
 from graphcache.errors import CorruptError
-from graphcache.manifest import Manifest, OtherBytes, other_bytes
-from graphcache.manifest_file import read_manifest
-from graphcache.memo import Memo, memo_of
-from graphcache.numeric_checks import numeric_checks
-from graphcache.rebuild import rebuilds
+from graphcache.local.memo import Memo, memo_of
+from graphcache.manifest.file import read_manifest
+from graphcache.manifest.manifest import Manifest, OtherBytes, other_bytes
 from graphcache.store.base import Entry
 from graphcache.store.local import LocalStore
-from graphcache.verdict import Verdict
-from graphcache.verify import Report, verify
+from graphcache.verify.integrity import Report, verify
+from graphcache.verify.numeric_checks import numeric_checks
+from graphcache.verify.rebuild import rebuilds
+from graphcache.verify.verdict import Verdict
 
 
 @dataclass(frozen=True)

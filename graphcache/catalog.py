@@ -20,7 +20,7 @@ from graphcache.errors import GraphcacheError, UsageError
 from graphcache.graph import Graph, Listing
 
 if TYPE_CHECKING:
-    from graphcache.shapes import TensorTable
+    from graphcache.header.table import TensorTable
 
 GROUP = "graphcache.catalogs"
 

@@ -16,17 +16,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from graphcache import vendor
-from graphcache.build import default_jobs
-from graphcache.cpus import available_cpus, available_memory_bytes
+from graphcache.build.build import default_jobs
 from graphcache.errors import GraphcacheError
-from graphcache.foreign import is_foreign
+from graphcache.local.memo import Memo, memo_of
 from graphcache.location import cache_dir
-from graphcache.memo import Memo, memo_of
+from graphcache.process.limits import available_cpus, available_memory_bytes
 from graphcache.runtime.identity import ask_revision, known_revision, torch_version, vendor_version
 from graphcache.store.files import check_writable
+from graphcache.store.foreign import is_foreign
 from graphcache.store.local import LocalStore
 from graphcache.toolchain.cross_gcc import cross_gcc_path, cross_gcc_version
+from graphcache.vendor import layouts as vendor
 
 # A few hundred artifacts, and what a compiler writes while it runs.
 FREE_BYTES = 1 << 30

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from graphcache.digest import json_sha256
 
 PROGRAM = "program"
+# Names the canonical form of programs. Another form gives other digests, so what was remembered under it is void.
+PROGRAM_FORMAT = "graphcache-program-1"
 SETTING = "settings."
 DEFAULT = "default"
 
@@ -24,7 +26,7 @@ LEFT_OUT = {
     "weight values": "a compile reads shapes and dtypes only",
     "host": "path, hostname, user, core count: none reaches the artifact, and any would stop sharing",
     "environment": "the compiler reads it, so the processes that compile are given none of it but where things are, "
-    "how text is written and how many threads there may be (graphcache.helper.PASSED_ON)",
+    "how text is written and how many threads there may be (graphcache.process.helper.PASSED_ON)",
     "python and numpy version": "they run the exporter, whose result is the program",
     "linux distribution and C library": "the artifact is linked by the cross gcc against its own sysroot, "
     "which the cross gcc's version stands for",

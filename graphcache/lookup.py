@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from graphcache.errors import MissingGraphsError
 from graphcache.graph import Graph
-from graphcache.manifest import Manifest
+from graphcache.manifest.manifest import Manifest, known_programs
 from graphcache.plan import PlanItem, plan
-from graphcache.programs import Programs
-from graphcache.source import SourceHashes
-from graphcache.source_tree import WorkTree
+from graphcache.source.hash import SourceHashes
+from graphcache.source.tree import WorkTree
 from graphcache.store.base import Entry
 from graphcache.store.local import LocalStore
+from graphcache.store.programs import Programs
 
 __all__ = ["PlanItem", "entries", "look_up"]
 
@@ -30,7 +30,7 @@ def look_up(
 
     Raises SourceError when a graph's source cannot be read.
     """
-    programs = Programs(store.root, manifests)
+    programs = Programs(store.root, known_programs(manifests))
     return plan(graphs, sources=SourceHashes(WorkTree()), programs=programs, toolchain=toolchain, store=store)
 
 

@@ -13,10 +13,10 @@ from typing import Literal
 from graphcache.errors import headline
 from graphcache.graph import Graph
 from graphcache.key import Key
-from graphcache.programs import Programs
-from graphcache.source import SourceHash, SourceHashes
+from graphcache.source.hash import SourceHash, SourceHashes
 from graphcache.store.base import Entry, Failure, Store
 from graphcache.store.find import find, observe
+from graphcache.store.programs import Programs
 
 State = Literal["ready", "missing", "failed", "unknown"]
 

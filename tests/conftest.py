@@ -10,7 +10,7 @@ import pwd
 
 import pytest
 
-from graphcache.vendor import AUTOLOAD_VARIABLE
+from graphcache.vendor.layouts import AUTOLOAD_VARIABLE
 
 with pytest.MonkeyPatch.context() as environment:
     environment.setenv(AUTOLOAD_VARIABLE, "0")

@@ -8,7 +8,7 @@ from graphcache import catalog
 from graphcache.catalog import CatalogError, CatalogOptions, check_any_graphs, list_graphs, may_be_called
 from graphcache.errors import UsageError
 from graphcache.graph import Graph, Listing, TensorSpec
-from graphcache.shapes import TensorTable
+from graphcache.header.table import TensorTable
 
 TENSOR = (TensorSpec("x", "float32", (1,)),)
 
@@ -25,7 +25,7 @@ def test_no_other_function_may(function):
 
 
 def test_a_function_that_is_given_no_tensor_is_no_graph():
-    assert not may_be_called(Graph("g", "adamw", "trainer.run:main", (), {"argv": []}))
+    assert not may_be_called(Graph("g", "adamw", "trainer.run.run:main", (), {"argv": []}))
 
 
 def listed(names: str) -> Listing:

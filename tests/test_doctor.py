@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from cli.main import run
-from graphcache import doctor, vendor
+from graphcache import doctor
 from graphcache.doctor import Finding, examine
 from graphcache.errors import ToolchainError
+from graphcache.vendor import layouts as vendor
 
 Findings = Callable[[], dict[str, Finding]]
 

@@ -8,9 +8,9 @@ import pytest
 
 from graphcache import location
 from graphcache.errors import StoreError
+from graphcache.local.memo import memo_of
 from graphcache.location import cache_dir, local_dir
-from graphcache.memo import memo_of
-from graphcache.store import LocalStore
+from graphcache.store.local import LocalStore
 from tests.store.fakes import fake_artifact, fake_facts, fake_key
 
 

@@ -14,15 +14,16 @@ from graphcache.catalog import CatalogOptions
 from graphcache.costs import FLAT_ELEMENTS, Costs
 from graphcache.errors import MissingGraphsError
 from graphcache.graph import Graph, Listing, TensorSpec
-from graphcache.key import Key
+from graphcache.key import PROGRAM_FORMAT, Key
 from graphcache.lookup import entries, look_up
-from graphcache.manifest import Compiled, Manifest
-from graphcache.manifest_file import read_manifest
+from graphcache.manifest.file import read_manifest
+from graphcache.manifest.manifest import Compiled, Manifest, known_programs
 from graphcache.plan import plan
-from graphcache.programs import PROGRAM_FORMAT, Programs
-from graphcache.source import SourceHash, SourceHashes
-from graphcache.source_tree import WorkTree
-from graphcache.store import Cost, Facts, Failure, LocalStore
+from graphcache.source.hash import SourceHash, SourceHashes
+from graphcache.source.tree import WorkTree
+from graphcache.store.base import Cost, Facts, Failure
+from graphcache.store.local import LocalStore
+from graphcache.store.programs import Programs
 from tests.store.fakes import TOOLCHAIN, fake_artifact
 from tests.support.fake_tree import FakeTree
 
@@ -152,7 +153,7 @@ def test_a_program_is_remembered_by_the_next_process(store):
 
 def test_another_canonical_form_forgets_all(store, monkeypatch):
     Programs(store.root).remember("s1", graph(), "2.10.0", PROGRAM)
-    monkeypatch.setattr("graphcache.programs.PROGRAM_FORMAT", "graphcache-program-99")
+    monkeypatch.setattr("graphcache.store.programs.PROGRAM_FORMAT", "graphcache-program-99")
     assert Programs(store.root).known("s1", graph(), "2.10.0") is None
 
 
@@ -206,10 +207,11 @@ def manifest(source: SourceHash, *, form: str = PROGRAM_FORMAT) -> Manifest:
 
 def test_a_manifest_knows_programs_for_its_own_torch_and_form():
     source = sources().of(graph().function)
-    known = Programs(None, [manifest(source)])
+    known = Programs(None, known_programs([manifest(source)]))
     assert known.known(source.digest, graph(), "2.10.0") == program_of(graph())
     assert known.known(source.digest, graph(), "2.11.0") is None
-    assert Programs(None, [manifest(source, form="other")]).known(source.digest, graph(), "2.10.0") is None
+    other_form = Programs(None, known_programs([manifest(source, form="other")]))
+    assert other_form.known(source.digest, graph(), "2.10.0") is None
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 import click
 
 from graphcache.errors import GraphcacheError
-from graphcache.output import PIPE_CLOSED, end_output, open_closed_streams, report_error
+from graphcache.process.streams import PIPE_CLOSED, end_output, open_closed_streams, report_error
 from trainer.config import DTYPES, SCHEDULES, ConfigError, RunConfig
-from trainer.stop import Stopped
+from trainer.run.stop import Stopped
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEBUG_VARIABLE = "GRAPHCACHE_DEBUG"
@@ -93,8 +93,8 @@ def run_command(as_json: bool, betas: tuple[float, float], **settings: Any) -> N
     """Train. Refuses to start when a graph, memory or a card is missing."""
     config = _config(betas, settings)
     # Imported here: torch is not needed to refuse a wrong setting, or for --help.
-    from trainer.run import run
-    from trainer.show import show_summary
+    from trainer.run.run import run
+    from trainer.run.show import show_summary
 
     show_summary(run(config), as_json=as_json)
 
@@ -104,8 +104,8 @@ def run_command(as_json: bool, betas: tuple[float, float], **settings: Any) -> N
 def check_command(as_json: bool, betas: tuple[float, float], **settings: Any) -> int:
     """Say what a run would need: graphs, memory, cards. Takes no card, and exits as the run would."""
     config = _config(betas, settings)
-    from trainer.preflight import Findings
-    from trainer.show import show_findings
+    from trainer.preflight.preflight import Findings
+    from trainer.run.show import show_findings
 
     findings = Findings(config)
     problem = findings.problem()

@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphcache import vendor
 from graphcache.artifact import Artifact
 from graphcache.errors import CorruptError, GraphcacheError
 from graphcache.graph import TensorSpec
+from graphcache.vendor import layouts as vendor
 
 if TYPE_CHECKING:
     import torch

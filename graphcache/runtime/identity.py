@@ -12,11 +12,11 @@ from __future__ import annotations
 import importlib.metadata
 import subprocess
 
-from graphcache import vendor
 from graphcache.digest import checksum
 from graphcache.errors import ToolchainError
-from graphcache.helper import helper_command, helper_environment
-from graphcache.memo import Memo
+from graphcache.local.memo import Memo
+from graphcache.process.helper import helper_command, helper_environment
+from graphcache.vendor import layouts as vendor
 
 PREFIX = "compiler-revision 1 "
 # Asking takes 3 s on a quiet machine; a disk of a busy node may need minutes for torch's 2 GB.

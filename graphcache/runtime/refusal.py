@@ -23,9 +23,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from graphcache import vendor
 from graphcache.errors import GraphcacheError, ToolchainError
 from graphcache.runtime import furiosa
+from graphcache.vendor import layouts as vendor
 
 # What a device backend does to device tensors itself, and what the vendor does to load a graph.
 ALLOWED_OPERATORS = frozenset(

@@ -3,7 +3,7 @@
     objects/ab/<sha256>.safetensors                artifacts by digest
     entries/ab/<program>/<key digest>.json         what key has which object, with the facts of its compile
     failures/<key digest>.json                     the last failed compile of a key since its last commit
-    programs/ab/<digest>.json                      which program a source exports to (`graphcache.programs`)
+    programs/ab/<digest>.json                      which program a source exports to (`graphcache.store.programs`)
     set-aside/<name>.<8 digits>                    what did not pass its check, for a look
     locks/<key digest>                             claims
     logs/<graph>-<32 digits>.log                   what builders' compilers printed

@@ -19,11 +19,11 @@ from typing import TypeVar
 from graphcache.artifact import Artifact
 from graphcache.errors import CorruptError
 from graphcache.key import Key
-from graphcache.store.aside import move_aside
 from graphcache.store.base import Entry, Facts, Failure, Fault, Object
 from graphcache.store.files import store_error, write_file
 from graphcache.store.layout import OBJECT_SUFFIX, Layout
 from graphcache.store.lock import claim
+from graphcache.store.quarantine import move_aside
 from graphcache.store.reading import check_name, check_object, read_file
 
 _BAD_MEDIUM = (errno.EIO, errno.ESTALE, errno.EISDIR, errno.EUCLEAN)

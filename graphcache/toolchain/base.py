@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from graphcache.errors import ToolchainError, UsageError
-from graphcache.memo import Memo
+from graphcache.local.memo import Memo
 from graphcache.runtime.identity import observed
 from graphcache.toolchain.cross_gcc import cross_gcc_version
 
 if TYPE_CHECKING:
-    from graphcache.program import Exported
+    from graphcache.export.program import Exported
 
 # Names and values that a graph's settings may have; `default` is the compiler's own choice and the same as none.
 #   tactic:        what kind of graph the compiler chooses its ways of computing for

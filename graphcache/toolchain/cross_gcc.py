@@ -12,10 +12,10 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from graphcache import vendor
 from graphcache.errors import ToolchainError
-from graphcache.helper import helper_environment
-from graphcache.memo import Memo
+from graphcache.local.memo import Memo
+from graphcache.process.helper import helper_environment
+from graphcache.vendor import layouts as vendor
 
 # The second one has the headers; apt leaves it out under --no-install-recommends.
 PACKAGES = ("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross")

@@ -1,4 +1,4 @@
-"""The vendor's compiler half, for both of its versions, in a process of its own (`graphcache.worker`).
+"""The vendor's compiler half, for both of its versions, in a process of its own (`graphcache.build.worker`).
 
 Everything goes through a private, empty cache folder. The vendor's cache is on by default, trusts what it reads
 without a check, and cannot be turned off as documented, so a compile in its usual folder could return damaged bytes.
@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from graphcache import vendor
 from graphcache.errors import ToolchainError
-from graphcache.program import Exported
+from graphcache.export.program import Exported
 from graphcache.runtime.furiosa import set_fusion
 from graphcache.runtime.identity import loaded_revision
 from graphcache.toolchain.base import Compiled, CompileError, check_settings
-from graphcache.toolchain.blame import blamed, dropped_results
+from graphcache.toolchain.refused_source import blamed, dropped_results
+from graphcache.vendor import layouts as vendor
 
 # `PreLower_O317_cost_16758_hidable_false_rank_1.log`: a way to compute operator 317 and its cost; the unit looks like
 # nanoseconds.

@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from graphcache.build.pool import Answer, Limits, Pool
 from graphcache.graph import Graph, TensorSpec
-from graphcache.pool import Answer, Limits, Pool
-from graphcache.scratch import scratch_folder
+from graphcache.process.scratch import scratch_folder
 from trainer.catalogs.adamw import FUNCTION, graph
 
 SIZES = (

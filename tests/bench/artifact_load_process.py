@@ -12,11 +12,11 @@ import statistics
 import sys
 from pathlib import Path
 
-from graphcache import vendor
-from graphcache.program import export
+from graphcache.export.program import export
 from graphcache.runtime.furiosa import deserialize, set_fusion
 from graphcache.store.local import LocalStore
 from graphcache.toolchain.furiosa import _prepare
+from graphcache.vendor import layouts as vendor
 from tests.bench.measure import timed
 
 LOADS, HITS = 20, 5

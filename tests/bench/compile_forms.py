@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from graphcache.scratch import scratch_folder
+from graphcache.process.scratch import scratch_folder
 from tests.bench.layer_forms import FORMS
 
 
@@ -49,7 +49,7 @@ def _measured(form: str, settings: list[str], limit_secs: int) -> str:
 
 
 def _row(form: str, settings: Mapping[str, str]) -> str:
-    from graphcache.program import export
+    from graphcache.export.program import export
     from graphcache.toolchain.base import CompileError
     from graphcache.toolchain.furiosa import FuriosaCompiler
 

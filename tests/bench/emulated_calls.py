@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from graphcache.graph import TensorSpec
-from graphcache.manifest_file import read_manifest
+from graphcache.manifest.file import read_manifest
 from graphcache.runtime.furiosa import HostExecutor
 from graphcache.store.local import LocalStore
 from tests.bench.manifest_table import calls_by_graph

@@ -9,8 +9,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from graphcache.manifest import Manifest, Recorded
-from graphcache.manifest_file import read_manifest
+from graphcache.manifest.file import read_manifest
+from graphcache.manifest.manifest import Manifest, Recorded
 
 
 def table(manifest: Manifest) -> list[str]:

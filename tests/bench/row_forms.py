@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from graphcache.graph import Graph
-from graphcache.manifest_file import read_manifest
+from graphcache.manifest.file import read_manifest
 from tests.bench.manifest_table import calls_by_graph
 from tests.bench.measure import Result, paired, timed
 from trainer.host.forms import ROWWISE, host_form

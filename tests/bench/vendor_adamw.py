@@ -14,11 +14,11 @@ import sys
 import time
 from pathlib import Path
 
-from graphcache import vendor
+from graphcache.export.program import export
 from graphcache.graph import Graph
-from graphcache.program import export
 from graphcache.runtime.furiosa import set_fusion
 from graphcache.toolchain.furiosa import _prepare, estimate_ns
+from graphcache.vendor import layouts as vendor
 from trainer.catalogs.adamw import graph
 
 

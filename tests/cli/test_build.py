@@ -18,15 +18,15 @@ import cli.build
 import cli.diff
 from cli.main import run
 from cli.progress import LineProgress, LiveProgress
-from graphcache.build_report import Running
+from graphcache.build.report import Running
 from graphcache.catalog import CatalogOptions
 from graphcache.costs import Expected
 from graphcache.graph import Graph, Listing, Use
 from graphcache.key import Key
-from graphcache.manifest import Compiled
-from graphcache.manifest_file import read_manifest, write_manifest
-from graphcache.manifest_json import ManifestError
-from graphcache.toolchain.seen import Seen
+from graphcache.manifest.file import read_manifest, write_manifest
+from graphcache.manifest.manifest import Compiled
+from graphcache.manifest.text import ManifestError
+from graphcache.toolchain.observed import Seen
 from tests.compiler.vendor import model
 from tests.store.processes import finish, start
 from tests.support.fake_build import FakeMachine, fake_toolchain
@@ -358,7 +358,7 @@ def test_a_signal_ends_a_build_with_its_exit_code(
 
 
 def test_an_odd_fusion_is_refused(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    from graphcache import build as build_module
+    from graphcache.build import build as build_module
     from graphcache.toolchain.base import identity
 
     monkeypatch.setattr(build_module, "identity", identity)

@@ -12,14 +12,14 @@ import pytest
 from cli.main import run
 from graphcache.catalog import CatalogOptions
 from graphcache.graph import Listing
-from graphcache.ledger import Ledger
-from graphcache.manifest import Compiled, Manifest
-from graphcache.manifest_file import write_manifest
-from graphcache.memo import memo_of
-from graphcache.programs import Programs
-from graphcache.source import SourceHash
-from graphcache.store import Failure, LocalStore
-from graphcache.store.base import Object
+from graphcache.local.memo import memo_of
+from graphcache.local.usage import Ledger
+from graphcache.manifest.file import write_manifest
+from graphcache.manifest.manifest import Compiled, Manifest
+from graphcache.source.hash import SourceHash
+from graphcache.store.base import Failure, Object
+from graphcache.store.local import LocalStore
+from graphcache.store.programs import Programs
 from tests.store.fakes import TOOLCHAIN, fake_artifact, fake_facts, fake_key
 
 NAMES = [("adamw", "adamw[64]"), ("adamw", "adamw[128]"), ("head", "lse[8]")]

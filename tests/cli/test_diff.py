@@ -14,7 +14,7 @@ from cli.main import run
 from graphcache import catalog
 from graphcache.catalog import CatalogOptions
 from graphcache.store.base import Object
-from graphcache.toolchain.seen import Seen
+from graphcache.toolchain.observed import Seen
 from tests.store.fakes import TOOLCHAIN, fake_artifact
 from tests.support.project import Project, states
 
@@ -267,7 +267,7 @@ def test_planned_graphs_are_not_to_do(project, diff):
 
 
 def test_a_compile_that_was_refused_before_says_so(project, diff):
-    from graphcache.store import Failure
+    from graphcache.store.base import Failure
 
     project.build(store=False)
     recorded = project.recorded().graphs[0]

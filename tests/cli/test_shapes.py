@@ -11,7 +11,7 @@ from cli.main import run
 from graphcache import catalog
 from graphcache.errors import UsageError
 from graphcache.graph import Graph, Listing, TensorSpec, Use
-from graphcache.shapes import TensorTable
+from graphcache.header.table import TensorTable
 from tests.support.sparse import header, write_checkpoint, write_header, write_index, write_shard
 
 

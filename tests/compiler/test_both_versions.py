@@ -13,8 +13,8 @@ pytestmark = pytest.mark.compiler
 RUN = """
 import json, sys
 import torch
-from graphcache.inputs import example
-from graphcache.numeric import evaluate
+from graphcache.export.example_inputs import example
+from graphcache.verify.numeric import evaluate
 from graphcache.runtime import furiosa
 from graphcache.store.local import LocalStore
 
@@ -51,8 +51,8 @@ CHECK = """
 import json, sys, tempfile
 from dataclasses import replace
 from pathlib import Path
-from graphcache.check import CheckError, HalfWrittenError, check
-from graphcache.program import export
+from graphcache.build.check import CheckError, HalfWrittenError, check
+from graphcache.export.program import export
 from graphcache.toolchain.furiosa import FuriosaCompiler
 from trainer.catalogs.adamw import graph
 

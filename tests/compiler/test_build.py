@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from graphcache.store.local import LocalStore
+from tests.build.test_pool import running
 from tests.compiler.vendor import INSTALLED, OLDER, Vendor, model, vendor
-from tests.test_pool import running
 
 pytestmark = pytest.mark.compiler
 
 TWO_SOURCES = """
 import json, sys
 from pathlib import Path
-from graphcache.build import BuildOptions, build
-from graphcache.memo import memo_of
-from graphcache.programs import Programs
+from graphcache.build.build import BuildOptions, build
+from graphcache.local.memo import memo_of
+from graphcache.store.programs import Programs
 from graphcache.store.local import LocalStore
 from tests.support.programs import graph_of
 

@@ -15,9 +15,9 @@ pytestmark = pytest.mark.compiler
 BUILD = """
 import json, sys
 from pathlib import Path
-from graphcache.build import BuildOptions, build
-from graphcache.memo import memo_of
-from graphcache.programs import Programs
+from graphcache.build.build import BuildOptions, build
+from graphcache.local.memo import memo_of
+from graphcache.store.programs import Programs
 from graphcache.store.local import LocalStore
 from tests.support.programs import graph_of
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphcache import vendor
 from graphcache.errors import ToolchainError
 from graphcache.runtime import furiosa, refusal
 from graphcache.runtime.refusal import CompileRefusedError, compiles_refused
+from graphcache.vendor import layouts as vendor
 
 
 class Double(torch.nn.Module):

@@ -34,7 +34,7 @@ def under_the_older(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_is_the_older_release() -> None:
-    run = under_the_older("-c", "from graphcache import vendor; print(vendor.layout().release)")
+    run = under_the_older("-c", "from graphcache.vendor import layouts as vendor; print(vendor.layout().release)")
     assert run.stdout.strip() == "2026.2", run.stderr
 
 

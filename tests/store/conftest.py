@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphcache.store import LocalStore
+from graphcache.store.local import LocalStore
 
 
 @pytest.fixture

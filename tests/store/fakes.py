@@ -7,7 +7,7 @@ import hashlib
 from graphcache.artifact import encode
 from graphcache.graph import Graph, TensorSpec
 from graphcache.key import Key
-from graphcache.store import Cost, Facts
+from graphcache.store.base import Cost, Facts
 
 TOOLCHAIN = {"furiosa-torch": "2026.4.0", "compiler-revision": "fc43f6a779", "torch": "2.10.0", "cross-gcc": "12.2.0"}
 

@@ -8,7 +8,8 @@ import shutil
 import pytest
 
 from graphcache.errors import CorruptError
-from graphcache.store import LocalStore, ReadOnly
+from graphcache.store.local import LocalStore
+from graphcache.store.read_only import ReadOnly
 from tests.store.fakes import fake_artifact, fake_facts, fake_key
 
 KEY = fake_key()

@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from graphcache.errors import StoreError
-from graphcache.store import LocalStore
-from graphcache.verify import verify
+from graphcache.store.local import LocalStore
+from graphcache.verify.integrity import verify
 from tests.store.fakes import fake_artifact, fake_facts, fake_key
 from tests.store.processes import finish, start
 
@@ -104,8 +104,9 @@ def test_a_real_limit_of_file_size(store):
 ON_A_SMALL_DISK = """
 import os, subprocess, sys
 from graphcache.errors import StoreError
-from graphcache.store import LocalStore, ReadOnly
-from graphcache.verify import verify
+from graphcache.store.local import LocalStore
+from graphcache.store.read_only import ReadOnly
+from graphcache.verify.integrity import verify
 from tests.store.fakes import fake_artifact, fake_facts, fake_key
 
 root, options = sys.argv[1:]

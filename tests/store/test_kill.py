@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from graphcache.gc import DAY_SECS, Limits, apply, plan
-from graphcache.store import LocalStore
-from graphcache.verify import verify
+from graphcache.store.gc import DAY_SECS, Limits, apply, plan
+from graphcache.store.local import LocalStore
+from graphcache.verify.integrity import verify
 from tests.store.fakes import fake_artifact, fake_facts, fake_key
 from tests.store.processes import kill, start
 

@@ -9,7 +9,8 @@ import pytest
 
 from graphcache.errors import CorruptError, StoreError
 from graphcache.key import Key
-from graphcache.store import Failure, LocalStore
+from graphcache.store.base import Failure
+from graphcache.store.local import LocalStore
 from tests.store.fakes import fake_artifact, fake_facts, fake_key
 
 KEY = fake_key()

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from graphcache.store import LocalStore
-from graphcache.verify import verify
+from graphcache.store.local import LocalStore
+from graphcache.verify.integrity import verify
 from tests.store.fakes import fake_artifact, fake_facts, fake_key
 from tests.store.processes import finish, run_all, start
 

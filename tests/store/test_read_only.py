@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from graphcache.errors import CorruptError, StoreError
-from graphcache.gc import Limits, plan
-from graphcache.store import Failure, LocalStore, ReadOnly
+from graphcache.store.base import Failure
 from graphcache.store.files import check_writable
-from graphcache.verify import verify
+from graphcache.store.gc import Limits, plan
+from graphcache.store.local import LocalStore
+from graphcache.store.read_only import ReadOnly
+from graphcache.verify.integrity import verify
 from tests.store.fakes import fake_artifact, fake_facts, fake_key
 from tests.store.processes import run_unprivileged
 

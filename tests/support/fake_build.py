@@ -1,4 +1,4 @@
-"""Builds with the fake worker: everything of `graphcache.build` but torch and the vendor."""
+"""Builds with the fake worker: everything of `graphcache.build.build` but torch and the vendor."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from graphcache import build as build_module
-from graphcache.build import BuildOptions, build
-from graphcache.build_report import Listener, Report
+from graphcache.build import build as build_module
+from graphcache.build.build import BuildOptions, build
+from graphcache.build.report import Listener, Report
 from graphcache.costs import Costs
 from graphcache.graph import Graph
-from graphcache.memo import Memo, memo_of
-from graphcache.programs import Programs
+from graphcache.local.memo import Memo, memo_of
 from graphcache.store.local import LocalStore
+from graphcache.store.programs import Programs
 from tests.support.fake_worker import REVISION, with_variables
 
 OPTIONS = BuildOptions(jobs=2, timeout_secs=60, memory_bytes=1 << 30)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graphcache import vendor
+from graphcache.vendor import layouts as vendor
 
 SCRIPT = """#!/bin/sh
 echo "$1" >>{folder}/asked

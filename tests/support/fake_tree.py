@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from graphcache.source import SourceHash, SourceHashes
-from graphcache.source_tree import SourceFile
+from graphcache.source.hash import SourceHash, SourceHashes
+from graphcache.source.tree import SourceFile
 
 
 class FakeTree:

@@ -24,12 +24,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from graphcache.build.worker import die_with, parse, serve, take_stdout
 from graphcache.digest import json_sha256
 from graphcache.errors import GraphcacheError, SpoiledError
 from graphcache.graph import Graph, TensorSpec
-from graphcache.helper import helper_command
+from graphcache.process.helper import helper_command
 from graphcache.toolchain.base import Compiled, CompileError
-from graphcache.worker import die_with, parse, serve, take_stdout
 
 REVISION = "fake-revision"
 COMMAND = helper_command("tests.support.fake_worker")

@@ -18,16 +18,17 @@ from typing import Any
 from graphcache import catalog
 from graphcache.catalog import CatalogOptions
 from graphcache.errors import GraphcacheError
-from graphcache.exporting import ExportingError
+from graphcache.export.client import ExportingError
 from graphcache.graph import Graph
+from graphcache.header.table import TensorGroup, TensorTable
 from graphcache.key import Key
-from graphcache.manifest import Compiled, Manifest
-from graphcache.manifest_file import read_manifest, write_manifest
-from graphcache.programs import Programs
-from graphcache.shapes import TensorGroup, TensorTable
-from graphcache.source import SourceHashes
-from graphcache.source_tree import WorkTree
-from graphcache.store import Cost, Facts, LocalStore
+from graphcache.manifest.file import read_manifest, write_manifest
+from graphcache.manifest.manifest import Compiled, Manifest
+from graphcache.source.hash import SourceHashes
+from graphcache.source.tree import WorkTree
+from graphcache.store.base import Cost, Facts
+from graphcache.store.local import LocalStore
+from graphcache.store.programs import Programs
 from tests.store.fakes import TOOLCHAIN, fake_artifact
 
 GRAPHS = '''"""Graphs."""

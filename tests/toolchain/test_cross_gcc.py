@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from graphcache import doctor, vendor
+from graphcache import doctor
 from graphcache.errors import ToolchainError
-from graphcache.memo import Memo
+from graphcache.local.memo import Memo
 from graphcache.toolchain.cross_gcc import PACKAGES, cross_gcc_version
-from graphcache.toolchain.seen import seen
+from graphcache.toolchain.observed import seen
+from graphcache.vendor import layouts as vendor
 from tests.support.fake_gcc import asked, header, write_gcc
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from graphcache import vendor
 from graphcache.errors import ToolchainError, UsageError
-from graphcache.helper import helper_command, helper_environment
-from graphcache.memo import Memo
+from graphcache.local.memo import Memo
+from graphcache.process.helper import helper_command, helper_environment
 from graphcache.runtime import identity as runtime
 from graphcache.toolchain import base
+from graphcache.vendor import layouts as vendor
 from tests.support.fake_gcc import write_gcc
 
 RECORD = "furiosa/torch/_C.so,sha256=abc,1\n"

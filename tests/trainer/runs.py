@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from trainer.config import RunConfig
 from trainer.data.corpus import IGNORED, Batch, Corpus, read_corpus
 from trainer.data.tokenize import read_tokenizer
-from trainer.run import run
+from trainer.run.run import run
 
 SEQ = 32
 

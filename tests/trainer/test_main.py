@@ -17,12 +17,12 @@ import pytest
 
 from graphcache.store.files import TEMPORARY
 from tests.support.fork_server import fork_server
+from tests.trainer.record.test_report import FIELDS
+from tests.trainer.run.test_run import assert_same_state
 from tests.trainer.runs import losses, records
-from tests.trainer.test_report import FIELDS
-from tests.trainer.test_run import assert_same_state
 from trainer.__main__ import main, run_command
 from trainer.checkpoint.folder import newest
-from trainer.run_folder import RunFolder
+from trainer.record.folder import RunFolder
 
 TRAINER = [sys.executable, "-m", "trainer"]
 SMALL = ["--seq", "32", "--accum", "1", "--dtype", "float32", "--lr", "1e-3", "--update-workers", "1"]
@@ -264,7 +264,7 @@ def test_killed_at_any_moment_a_run_goes_on_to_the_same_end(llama, data, tmp_pat
     steps = 40
     assert main(arguments(llama, data, tmp_path / "straight", "--steps", str(steps))) == 0
     argv = arguments(llama, data, tmp_path / "run", "--steps", str(steps), "--save-every", "1", "--resume")
-    with fork_server("trainer.run") as server:
+    with fork_server("trainer.run.run") as server:
         for kill in range(100):
             pid = server.start(f"{__name__}:run_once", *argv)
             time.sleep(0.05 * (kill % 17))

@@ -16,7 +16,7 @@ from graphcache.catalog import CatalogOptions
 from graphcache.graph import Graph, Listing, TensorSpec, Use
 
 if TYPE_CHECKING:
-    from graphcache.shapes import TensorTable
+    from graphcache.header.table import TensorTable
     from trainer.model.parameters import Shape
 
 FUNCTION = "trainer.graphs.adamw:adamw"

@@ -13,7 +13,7 @@ from trainer.catalogs.layer import ROWWISE, products
 from trainer.model.config import ModelConfig
 
 if TYPE_CHECKING:
-    from graphcache.shapes import TensorTable
+    from graphcache.header.table import TensorTable
 
 MODULE = "trainer.graphs.head"
 FLOAT = "float32"

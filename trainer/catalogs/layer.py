@@ -16,7 +16,7 @@ from graphcache.graph import Graph, Listing, TensorSpec, Use
 from trainer.model.config import ModelConfig
 
 if TYPE_CHECKING:
-    from graphcache.shapes import TensorTable
+    from graphcache.header.table import TensorTable
 
 MODULE = "trainer.graphs.layer"
 FLOAT = "float32"

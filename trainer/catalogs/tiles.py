@@ -17,7 +17,7 @@ from trainer.catalogs.adamw import decoder_matrices, tiles
 from trainer.model.parameters import Weight, device_weights
 
 if TYPE_CHECKING:
-    from graphcache.shapes import TensorTable
+    from graphcache.header.table import TensorTable
 
 MODULE = "trainer.graphs.tiles"
 

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from graphcache.errors import GraphcacheError
 from graphcache.graph import TensorSpec
-from graphcache.header_faults import HeaderError
-from graphcache.shapes import read_table
-from trainer.raw import bytes_of, read_tensor, write_all
+from graphcache.header.errors import HeaderError
+from graphcache.header.table import read_table
+from trainer.host.tensor_bytes import bytes_of, read_tensor, write_all
 
 # torch's dtype names, and how safetensors spells them.
 SPELLED = {"float32": "F32", "bfloat16": "BF16"}

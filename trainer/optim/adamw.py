@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-from graphcache.cpus import available_cpus
+from graphcache.process.limits import available_cpus
 from trainer.config import RunConfig
 from trainer.device.base import DeviceBackend
 from trainer.optim.base import AdamState, Gradients, ResidentUnit, Unit, UpdateReport

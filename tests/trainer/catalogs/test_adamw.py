@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphcache.catalog import CatalogOptions
-from graphcache.shapes import TensorInfo, TensorTable
+from graphcache.header.table import TensorInfo, TensorTable
 from trainer.catalogs.adamw import catalog, graph, tiles
 
 OPTIONS = CatalogOptions()

@@ -34,7 +34,7 @@ def two_results_graph(elements: int = 8) -> Graph:
 
 def compile_artifact(graph: Graph, scratch: Path, settings: Mapping[str, str] | None = None) -> Artifact:
     """By the vendor's compiler in this process, which must not hold a device. Its key is not a real one."""
-    from graphcache.program import export
+    from graphcache.export.program import export
     from graphcache.toolchain.furiosa import FuriosaCompiler
 
     exported = export(graph)

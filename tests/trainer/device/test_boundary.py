@@ -12,7 +12,7 @@ import trainer
 
 TRAINER = Path(trainer.__file__).parent
 OUTSIDE = sorted(p for p in TRAINER.rglob("*.py") if TRAINER / "device" not in p.parents)
-RUNTIME = ("graphcache.runtime.furiosa", "graphcache.runtime.refusal", "graphcache.vendor", "furiosa")
+RUNTIME = ("graphcache.runtime.furiosa", "graphcache.runtime.refusal", "graphcache.vendor.layouts", "furiosa")
 
 
 def touches(source: str) -> list[str]:

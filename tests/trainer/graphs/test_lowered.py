@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphcache.build.check import relative_error
 from graphcache.catalog import CatalogOptions
-from graphcache.check import relative_error
+from graphcache.export.program import export
 from graphcache.graph import Graph
-from graphcache.numeric import evaluate_wide
-from graphcache.program import export
 from graphcache.runtime.furiosa import HostExecutor
 from graphcache.toolchain.furiosa import FuriosaCompiler
+from graphcache.verify.numeric import evaluate_wide
 from trainer.catalogs import head, layer
 from trainer.model.config import ModelConfig
 from trainer.model.rope import causal_mask

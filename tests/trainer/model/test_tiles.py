@@ -7,7 +7,7 @@ import torch
 
 from graphcache.catalog import CatalogOptions
 from graphcache.graph import Graph
-from graphcache.shapes import read_table
+from graphcache.header.table import read_table
 from tests.support.tiny import LLAMA, QWEN2, write_checkpoint
 from trainer.catalogs.tiles import catalog
 from trainer.device.base import LoadedGraph

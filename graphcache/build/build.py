@@ -1,0 +1,119 @@
+"""Builds what a cache lacks: plan, worker processes, check, commit one by one.
+
+With everything in the store no worker is started, and no process imports torch. `graphcache.build.scheduler`
+does the work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from graphcache.build.pool import COMMAND, Limits, Pool
+from graphcache.build.report import Listener, Report, Silent
+from graphcache.build.scheduler import Building
+from graphcache.costs import Costs
+from graphcache.graph import Graph
+from graphcache.local.memo import Memo
+from graphcache.local.usage import Ledger
+from graphcache.process.limits import available_cpus, available_memory_bytes
+from graphcache.process.scratch import scratch_folder
+from graphcache.runtime.identity import known_revision, remember_revision
+from graphcache.store.local import LocalStore
+from graphcache.store.programs import Programs
+from graphcache.toolchain.base import DEFAULT_FUSION, check_settings, identity
+
+DEFAULT_TIMEOUT_SECS = 3600.0
+# The compiler's own peak is about 3 GB at the largest graphs that were measured.
+WORKER_BYTES = 3 << 30
+# Of the memory that there is, what workers may fill together.
+MEMORY_SHARE = 0.9
+
+
+def default_jobs() -> int:
+    """As many workers as there are CPUs for this process, and memory for the compiler."""
+    return max(1, min(available_cpus(), int(available_memory_bytes() * MEMORY_SHARE) // WORKER_BYTES))
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How to build.
+
+    fusion:       PEs that are used as one
+    jobs:         workers at once
+    timeout_secs: of one graph's export or compile
+    memory_bytes: of one worker; None: an equal share of what there is for those that will run
+    retry:        compile also what the compiler refused before
+    worker:       the command line of a worker
+    """
+
+    fusion: int = DEFAULT_FUSION
+    jobs: int = field(default_factory=default_jobs)
+    timeout_secs: float = DEFAULT_TIMEOUT_SECS
+    memory_bytes: int | None = None
+    retry: bool = False
+    worker: Sequence[str] = COMMAND
+
+    def limits(self, graphs: int) -> Limits:
+        """For a worker of a build of so many graphs."""
+        workers = max(1, min(self.jobs, graphs))
+        share = int(available_memory_bytes() * MEMORY_SHARE / workers)
+        return Limits(self.timeout_secs, self.memory_bytes or share)
+
+
+def build(
+    graphs: Sequence[Graph],
+    store: LocalStore,
+    memo: Memo,
+    *,
+    programs: Programs,
+    options: BuildOptions,
+    costs: Costs | None = None,
+    listener: Listener | None = None,
+) -> Report:
+    """Fills `store` with the artifacts of `graphs`, whose names are unique.
+
+    costs: of earlier compiles, to say how long things will take and to start the longest first
+
+    Raises ToolchainError and StoreError, before anything is compiled, for an environment that cannot compile and a
+    store that cannot be written; SourceError for a graph whose source cannot be read. A graph that cannot be compiled
+    raises nothing: it is an outcome.
+    """
+    started = time.monotonic()
+    for graph in graphs:
+        check_settings(graph.settings)
+    revision = known_revision_checked(options.fusion, memo)
+    with ExitStack() as stack:
+
+        def pool(count: int) -> Pool:
+            made = Pool(
+                options.jobs,
+                fusion=options.fusion,
+                limits=options.limits(count),
+                scratch=stack.enter_context(scratch_folder()),
+                command=options.worker,
+            )
+            stack.callback(made.close)
+            return made
+
+        building = Building(
+            store, programs, costs or Costs(), listener or Silent(), pool, options.jobs, options.timeout_secs
+        )
+        if revision is None and graphs:
+            # The first worker knows it as soon as any process could.
+            revision = building.first_revision(len(graphs))
+            remember_revision(memo, revision)
+        toolchain = identity(options.fusion, memo, revision)
+        outcomes = building.run(graphs, toolchain, retry=options.retry)
+    found = (o.entry.key.digest for o in outcomes if o.entry and o.state in ("ready", "same program"))
+    Ledger(memo).record(found)
+    return Report(tuple(outcomes), toolchain, time.monotonic() - started)
+
+
+def known_revision_checked(fusion: int, memo: Memo) -> str | None:
+    """The compiler's revision, if it is remembered. Raises ToolchainError for whatever a build needs and lacks here."""
+    # First, since it says what to install: without the vendor there is no revision to be asked for.
+    identity(fusion, memo, "told by the first worker")
+    return known_revision(memo)

@@ -1,0 +1,342 @@
+"""One build at work: which graph each worker has, and what follows from what it answers.
+
+Each graph goes: export in a worker, look-up of its program, and only when nothing has that program under this
+toolchain, compile and check in the same worker, then commit at once. So a build that is killed loses what was being
+compiled and nothing else, and the next one goes on from there. A graph that fails stops no other.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from graphcache.artifact import encode
+from graphcache.build.pool import Answer, Death, Pool, Worker
+from graphcache.build.report import Listener, Outcome, Running, State, Trouble
+from graphcache.costs import Costs, Expected
+from graphcache.errors import StoreError, ToolchainError
+from graphcache.graph import Graph, TensorSpec
+from graphcache.key import Key
+from graphcache.plan import PlanItem, of_program, plan
+from graphcache.source.hash import SourceHashes
+from graphcache.source.tree import WorkTree
+from graphcache.store.base import Cost, Facts, Failure
+from graphcache.store.files import TEMPORARY, write_file
+from graphcache.store.local import LocalStore
+from graphcache.store.programs import Programs
+
+# How often a graph that someone else compiles is looked for.
+ELSEWHERE_SECS = 1.0
+# Someone else gets this many times what the compile should take, and no less than PATIENT_SECS, before it is compiled
+# here all the same: a builder may have been stopped, or its node be gone while a shared folder still has its lock.
+PATIENCE, PATIENT_SECS = 5.0, 60.0
+EDITED = "its source was changed after the build had read it, so which source its program is of cannot be told"
+# A failure keeps this much of the end of what its compiler printed.
+LOG_BYTES = 1 << 20
+
+
+@dataclass
+class Task:
+    """A graph that a worker has. After its export `item` has its key, `claim` is held, and `outputs` are known."""
+
+    item: PlanItem
+    since: float
+    export_cost: Cost | None = None
+    outputs: tuple[TensorSpec, ...] = ()
+    claim: ExitStack = field(default_factory=ExitStack)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A graph that someone else compiles."""
+
+    item: PlanItem
+    since: float
+
+
+class Building:
+    """The state of one build of graphs whose names are unique.
+
+    make_pool:    is called when the first worker is needed, with the number of graphs that may need one
+    timeout_secs: of one compile, here and, as far as is known, elsewhere
+    """
+
+    def __init__(
+        self,
+        store: LocalStore,
+        programs: Programs,
+        costs: Costs,
+        listener: Listener,
+        make_pool: Callable[[int], Pool],
+        jobs: int,
+        timeout_secs: float,
+    ) -> None:
+        self._store, self._programs, self._costs, self._listener = store, programs, costs, listener
+        self._make_pool, self._jobs, self._timeout_secs = make_pool, jobs, timeout_secs
+        self._pool: Pool | None = None
+        self._most = 0
+        self._toolchain: Mapping[str, str] = {}
+        self._retry = False
+        self._expected: dict[str, Expected] = {}
+        self._queue: list[PlanItem] = []
+        self._tasks: dict[Worker, Task] = {}
+        self._elsewhere: list[Waiting] = []
+        self._overdue: set[Key] = set()
+        self._compiling: set[Key] = set()
+        self._looked_secs = 0.0
+        self._outcomes: dict[str, Outcome] = {}
+
+    def first_revision(self, graphs: int) -> str:
+        """The compiler's revision from the first worker that is ready. Raises ToolchainError when none can be."""
+        assert graphs, "no worker would be started, and none could answer"
+        self._most = graphs
+        self._workers.grow(graphs)
+        while not any(worker.revision for worker in self._workers.workers):
+            for event in self._workers.wait():
+                raise cannot_start(event)
+        return next(worker.revision for worker in self._workers.workers if worker.revision)
+
+    def run(self, graphs: Sequence[Graph], toolchain: Mapping[str, str], *, retry: bool) -> list[Outcome]:
+        """How each graph ended, in the order given."""
+        self._toolchain, self._retry = toolchain, retry
+        sources = SourceHashes(WorkTree())
+        items = plan(graphs, sources=sources, programs=self._programs, toolchain=toolchain, store=self._store)
+        to_do = [item for item in items if self._is_to_do(item)]
+        self._expected = self._expect(to_do)
+        self._queue = _longest_first(to_do, self._expected)
+        self._most = len(to_do)
+        if to_do:
+            probe(self._store)
+        self._listener.planned(items, self._expected, min(len(to_do), self._jobs))
+        for item in items:
+            if not self._is_to_do(item):
+                # A manifest may have told its program. A trainer that starts from this cache sees no manifest.
+                self._remember(item)
+                self._settle(item, "ready")
+        while self._queue or self._tasks or self._elsewhere:
+            self._feed()
+            for event in self._workers.wait():
+                self._handle(event)
+            self._tick()
+        return [self._outcomes[item.graph.name] for item in items]
+
+    @property
+    def _workers(self) -> Pool:
+        if self._pool is None:
+            self._pool = self._make_pool(self._most)
+        return self._pool
+
+    # --- giving out work ------------------------------------------------------------------------------------------
+
+    def _is_to_do(self, item: PlanItem) -> bool:
+        return item.state in ("missing", "unknown") or (item.state == "failed" and self._retry)
+
+    def _expect(self, to_do: Sequence[PlanItem]) -> dict[str, Expected]:
+        """What each compile should take, from what the store and the caller remember."""
+        if to_do:
+            for entry in self._store.entries():
+                self._costs.add(entry.graph, entry.cost)
+        found = ((item.graph.name, self._costs.expect(item.graph)) for item in to_do)
+        return {name: expected for name, expected in found if expected is not None}
+
+    def _feed(self) -> None:
+        self._look_elsewhere()
+        self._workers.grow(len(self._queue) + len(self._tasks))
+        for worker in self._workers.idle():
+            if self._queue:
+                self._check_revision(worker)
+                item = self._queue.pop(0)
+                self._tasks[worker] = Task(item, time.monotonic())
+                self._workers.send(worker, {"op": "export", "graph": item.graph.as_json()})
+                self._listener.started(item.graph, self._expected.get(item.graph.name))
+
+    def _check_revision(self, worker: Worker) -> None:
+        # The memo may be of another installation; a key must never name a compiler that did not compile.
+        ours = self._toolchain["compiler-revision"]
+        if worker.revision != ours:
+            raise ToolchainError(
+                f"the compiler is of revision {worker.revision}, not {ours}: it was replaced while this build started",
+                hint="run the build again",
+            )
+
+    def _look_elsewhere(self) -> None:
+        """Takes up graphs that others compiled, or gave up, since the last look."""
+        if not self._elsewhere or time.monotonic() - self._looked_secs < ELSEWHERE_SECS:
+            return
+        self._looked_secs = time.monotonic()
+        waiting, self._elsewhere = self._elsewhere, []
+        for wait in waiting:
+            item = wait.item
+            assert item.key is not None
+            entry = self._store.lookup(item.key)
+            with self._store.claim(item.key) as free:
+                if entry is not None:
+                    ours = item.key in self._compiling
+                    self._settle(replace(item, entry=entry), "same program" if ours else "elsewhere")
+                elif free:
+                    self._queue.append(item)
+                elif self._is_overdue(wait):
+                    self._overdue.add(item.key)
+                    self._queue.append(item)
+                else:
+                    self._elsewhere.append(wait)
+
+    def _is_overdue(self, wait: Waiting) -> bool:
+        if self._is_ours(wait.item):
+            return False
+        expected = self._expected.get(wait.item.graph.name)
+        patience_secs = max(PATIENT_SECS, PATIENCE * expected.secs) if expected else self._timeout_secs
+        return time.monotonic() - wait.since > min(patience_secs, self._timeout_secs)
+
+    def _is_ours(self, item: PlanItem) -> bool:
+        """Whether a worker of this build compiles what `item` needs."""
+        return any(task.item.key == item.key for task in self._tasks.values() if task.export_cost is not None)
+
+    def _tick(self) -> None:
+        now, expected = time.monotonic(), self._expected
+        tasks = (task for task in self._tasks.values())
+        self._listener.tick(
+            [Running(t.item.graph, now - t.since, expected.get(t.item.graph.name)) for t in tasks],
+            [item.graph for item in self._queue],
+        )
+
+    # --- taking in answers ----------------------------------------------------------------------------------------
+
+    def _handle(self, event: Answer | Death) -> None:
+        task = self._tasks.pop(event.worker, None)
+        if task is None:
+            if not event.worker.revision:
+                raise cannot_start(event)
+            # An idle worker that died, or grew too large, harmed nobody.
+            return
+        if isinstance(event, Death):
+            self._fail(task, event.cause, event.retryable, event.worker.log)
+        elif "error" in event.value:
+            self._fail(task, event.value["error"]["message"], event.value["retryable"], event.worker.log)
+        elif task.export_cost is None:
+            self._exported(task, event)
+        else:
+            self._commit(task, event)
+
+    def _exported(self, task: Task, answer: Answer) -> None:
+        """The graph's program is known: it is in the store, somebody compiles it, or this worker goes on to."""
+        if answer.value["source"] != task.item.source.digest:
+            # Were it kept, or written to a manifest, the old source would have the new one's program.
+            self._fail(task, EDITED, True, answer.worker.log)
+            return
+        task.item = self._with_program(task.item, str(answer.value["program"]))
+        self._remember(task.item)
+        if not self._is_to_do(task.item):
+            self._settle(task.item, "same program")
+            return
+        assert task.item.key is not None
+        free = task.claim.enter_context(self._store.claim(task.item.key))
+        if not free and (self._is_ours(task.item) or task.item.key not in self._overdue):
+            task.claim.close()
+            self._wait_for_others(task.item)
+            return
+        self._compiling.add(task.item.key)
+        task.export_cost = _cost(answer)
+        task.outputs = tuple(TensorSpec.from_json(spec) for spec in answer.value["outputs"])
+        self._tasks[answer.worker] = task
+        self._workers.send(answer.worker, {"op": "compile"})
+
+    def _wait_for_others(self, item: PlanItem) -> None:
+        self._elsewhere.append(Waiting(item, time.monotonic()))
+        if not self._is_ours(item):
+            self._listener.elsewhere(item.graph)
+
+    def _remember(self, item: PlanItem) -> None:
+        assert item.program is not None
+        self._programs.remember(item.source.digest, item.graph, self._toolchain["torch"], item.program)
+
+    def _with_program(self, item: PlanItem, program: str) -> PlanItem:
+        """The item again now that its program is known; its reason stays why there was something to do."""
+        found = of_program(item.graph, item.source, program, self._toolchain, self._store)
+        return replace(found, reason=item.reason or found.reason)
+
+    def _commit(self, task: Task, answer: Answer) -> None:
+        item, (runnable, dfg) = task.item, answer.payload
+        assert item.key is not None
+        assert task.export_cost is not None
+        data = encode(runnable, dfg, args=item.graph.args, outputs=task.outputs, key=item.key)
+        cost = _sum(task.export_cost, _cost(answer))
+        with task.claim:
+            entry = self._store.commit(item.key, data, Facts(item.graph, cost, answer.value["estimate_ns"]))
+        self._settle(replace(item, entry=entry), "compiled")
+
+    def _fail(self, task: Task, cause: str, retryable: bool, log: Path) -> None:
+        item, trouble = task.item, Trouble(cause, self._keep_log(task.item.graph, log), retryable)
+        with task.claim:
+            # What an export fails for is the source's, and no key has that in it.
+            if task.export_cost is not None:
+                assert item.key is not None
+                created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                failure = Failure(item.key, item.graph.name, cause, trouble.log, retryable, created)
+                self._store.record_failure(failure)
+        self._finish(Outcome(item, "failed", None, trouble))
+
+    def _keep_log(self, graph: Graph, log: Path) -> str:
+        """Copies the end of what was printed into the store; returns its name there, empty when it cannot be kept."""
+        path = self._store.layout.new_log(graph.name)
+        try:
+            write_file(path, log.read_bytes()[-LOG_BYTES:], replace=True)
+        except (OSError, StoreError):
+            return ""
+        return self._store.layout.relative(path)
+
+    def _settle(self, item: PlanItem, state: State) -> None:
+        """The end of an item that has an entry, or failed before."""
+        if item.entry is not None:
+            self._finish(Outcome(item, state, item.entry))
+        else:
+            assert item.failure is not None
+            self._finish(Outcome(item, "failed", None, Trouble.of(item.failure)))
+
+    def _finish(self, outcome: Outcome) -> None:
+        self._outcomes[outcome.graph.name] = outcome
+        self._listener.finished(outcome)
+
+
+def _longest_first(items: Iterable[PlanItem], expected: Mapping[str, Expected]) -> list[PlanItem]:
+    """So that the last worker to finish is not the one that started the largest graph last."""
+
+    def secs(item: PlanItem) -> float:
+        known = expected.get(item.graph.name)
+        # Without any record, larger counts as longer; only the order matters.
+        return known.secs if known else sum(spec.elements for spec in item.graph.args) / 1e7
+
+    return sorted(items, key=lambda item: (-secs(item), item.graph.name))
+
+
+def _cost(answer: Answer) -> Cost:
+    return Cost(**answer.value["cost"])
+
+
+def _sum(a: Cost, b: Cost) -> Cost:
+    return Cost(
+        round(a.wall_secs + b.wall_secs, 3),
+        round(a.cpu_secs + b.cpu_secs, 3),
+        max(a.peak_rss_bytes, b.peak_rss_bytes),
+    )
+
+
+def cannot_start(event: Answer | Death) -> ToolchainError:
+    """A worker that never became ready: no other would."""
+    if isinstance(event, Answer):
+        error = event.value["error"]
+        return ToolchainError(f"the compiler cannot be loaded: {error['message']}", hint=error["hint"])
+    last = event.worker.log.read_text(errors="replace").strip().splitlines()[-1:]
+    return ToolchainError(": ".join([f"a worker could not start: {event.cause}", *last]), hint=event.hint)
+
+
+def probe(store: LocalStore) -> None:
+    """Writes to the store as a commit would, before anything is compiled for it. Raises StoreError when it cannot."""
+    for top in ("objects", "entries"):
+        path = store.root / top / f"{TEMPORARY}{os.urandom(16).hex()}"
+        write_file(path, b"", replace=True)
+        path.unlink(missing_ok=True)

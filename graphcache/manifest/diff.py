@@ -1,0 +1,252 @@
+"""What a manifest says against what is true now: which graphs are stale, why, and what building them costs.
+
+Each comparison holds both sides, and its kind follows from them: the key that the manifest has and the key that the
+graph would be compiled under now, its source hash then and now, and whether the store has the artifact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from graphcache.costs import Costs, Expected
+from graphcache.digest import json_sha256
+from graphcache.errors import GraphcacheError
+from graphcache.graph import Graph, TensorSpec
+from graphcache.key import PROGRAM, PROGRAM_FORMAT, SETTING, Difference
+from graphcache.manifest.manifest import Manifest, Recorded
+from graphcache.plan import PlanItem, plan
+from graphcache.source.hash import SourceHashes, changed_parts
+from graphcache.store.base import Store
+from graphcache.store.programs import Programs, question
+
+Kind = Literal[
+    "unchanged", "same program", "stale", "new", "removed", "missing from the store", "other bytes", "planned"
+]
+# Kinds that leave nothing to do.
+DONE: frozenset[Kind] = frozenset({"unchanged", "same program", "planned"})
+
+# Programs of graphs, in order; an error for one that cannot be exported.
+Exporter = Callable[[Sequence[Graph]], Sequence[str | GraphcacheError]]
+
+
+@dataclass(frozen=True)
+class Now:
+    """The side of now.
+
+    toolchain: the fields of a key that are seen on this machine; those that are not are taken from the manifest
+    torch:     the version that `export` runs, which answers for no other; None without torch
+    export:    finds programs that nobody remembers
+    """
+
+    sources: SourceHashes
+    programs: Programs
+    toolchain: Mapping[str, str]
+    store: Store
+    torch: str | None
+    export: Exporter
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One graph, then and now.
+
+    recorded: None for a graph that the manifest does not have
+    item:     None for a graph that no catalog lists any more
+    reasons:  why it is stale or missing, for people: `source: trainer/graphs/adamw.py::adamw`, `toolchain: fusion 4
+              -> 8`; in this order, and empty when there is nothing to say
+    expected: what the compile will take, where one is needed and something like it was recorded
+    """
+
+    name: str
+    recorded: Recorded | None
+    item: PlanItem | None
+    reasons: tuple[str, ...]
+    expected: Expected | None = None
+
+    @property
+    def kind(self) -> Kind:
+        if self.item is None:
+            return "removed"
+        if self.recorded is None:
+            return "new"
+        if self.recorded.status == "planned":
+            return "planned"
+        if self.item.key is None or self.item.key != self.recorded.key:
+            return "stale"
+        if self.item.entry is None:
+            return "missing from the store"
+        if self.has_other_bytes:
+            return "other bytes"
+        return "unchanged" if self.item.source.digest == self.recorded.source.digest else "same program"
+
+    @property
+    def has_other_bytes(self) -> bool:
+        """Whether the store has an artifact of the manifest's very key that is not the one which the manifest names."""
+        entry = None if self.item is None else self.item.entry
+        if entry is None or self.recorded is None or self.recorded.compiled is None:
+            return False
+        return entry.key == self.recorded.key and entry.artifact_digest != self.recorded.compiled.artifact
+
+    @property
+    def to_do(self) -> bool:
+        return self.kind not in DONE
+
+    @property
+    def to_compile(self) -> bool:
+        """Whether it takes a compile; a stale manifest whose artifacts the store has only needs to be written again."""
+        return self.to_do and self.item is not None and self.item.entry is None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "graph": self.name,
+            "state": self.kind,
+            "to_do": self.to_do,
+            "to_compile": self.to_compile,
+            "reasons": list(self.reasons),
+            "program": self.item and self.item.program,
+            "key": self.item and self.item.key and self.item.key.digest,
+            "recorded_program": self.recorded and self.recorded.program,
+            "expected_secs": self.expected and self.expected.secs,
+            "expected_from": self.expected and self.expected.basis,
+        }
+
+
+@dataclass(frozen=True)
+class Side:
+    """One manifest, the graphs that catalogs list for it now, and their plan under the toolchain of now."""
+
+    manifest: Manifest
+    toolchain: Mapping[str, str]
+    items: tuple[PlanItem, ...]
+
+    @property
+    def planned(self) -> frozenset[str]:
+        """Names of graphs that are listed without a compile on purpose."""
+        return frozenset(each.graph.name for each in self.manifest.graphs if each.status == "planned")
+
+
+def compare(pairs: Iterable[tuple[Manifest, Sequence[Graph]]], now: Now) -> list[tuple[Comparison, ...]]:
+    """For each manifest and the graphs that its catalogs list now: one comparison a graph, those that are gone last.
+
+    All programs that nobody remembers are exported in one go. Raises SourceError when a graph's source cannot be read.
+    """
+    sides = [_side(manifest, graphs, now) for manifest, graphs in pairs]
+    failed = _export_unknown(sides, now)
+    return [_comparisons(side, failed, now) for side in sides]
+
+
+def _side(manifest: Manifest, graphs: Iterable[Graph], now: Now) -> Side:
+    toolchain = {**manifest.toolchain, **now.toolchain}
+    items = plan(graphs, sources=now.sources, programs=now.programs, toolchain=toolchain, store=now.store)
+    return Side(manifest, toolchain, tuple(items))
+
+
+def _export_unknown(sides: Iterable[Side], now: Now) -> dict[str, str]:
+    """Exports what has to be and remembers it; returns why it could not be told, by question."""
+    failed: dict[str, str] = {}
+    unknown: dict[str, tuple[PlanItem, str]] = {}
+    for side in sides:
+        for item in side.items:
+            torch = side.toolchain.get("torch", "")
+            if item.state != "unknown" or item.graph.name in side.planned:
+                continue
+            if torch == now.torch:
+                unknown[_asked(item, side.toolchain)] = item, torch
+            else:
+                failed[_asked(item, side.toolchain)] = f"torch {torch} is not installed".replace("  ", " ")
+    answers = now.export([item.graph for item, _ in unknown.values()]) if unknown else []
+    for (asked, (item, torch)), answer in zip(unknown.items(), answers, strict=True):
+        if isinstance(answer, GraphcacheError):
+            failed[asked] = answer.message
+        else:
+            now.programs.remember(item.source.digest, item.graph, torch, answer)
+    return failed
+
+
+def _asked(item: PlanItem, toolchain: Mapping[str, str]) -> str:
+    return json_sha256(question(item.source.digest, item.graph, toolchain.get("torch", "")))
+
+
+def _comparisons(side: Side, failed: Mapping[str, str], now: Now) -> tuple[Comparison, ...]:
+    recorded = {each.graph.name: each for each in side.manifest.graphs}
+    costs = _costs(side.manifest)
+    graphs = [item.graph for item in side.items]
+    # Once more: what was unknown has a program now.
+    items = _side(side.manifest, graphs, now).items if any(i.state == "unknown" for i in side.items) else side.items
+    found = []
+    for item in items:
+        before = recorded.pop(item.graph.name, None)
+        note = failed.get(_asked(item, side.toolchain), "")
+        found.append(_comparison(side, before, item, note and f"program unknown here: {note}", costs))
+    return (*found, *(Comparison(name, before, None, ()) for name, before in recorded.items()))
+
+
+def _comparison(side: Side, before: Recorded | None, item: PlanItem, note: str, costs: Costs) -> Comparison:
+    bare = Comparison(item.graph.name, before, item, ())
+    reasons: list[str] = []
+    if bare.kind == "stale" and before is not None:
+        reasons = _stale(side, before, item)
+    if bare.to_do:
+        if bare.kind == "other bytes" and item.entry and before and before.compiled:
+            found, named = item.entry.artifact_digest[:12], before.compiled.artifact[:12]
+            reasons.append(f"the store has {found}, the manifest names {named}")
+        elif item.entry is not None:
+            reasons.append("in the store already")
+        elif note:
+            reasons.append(note)
+        elif bare.kind == "missing from the store" or item.state == "failed":
+            reasons.append(item.reason)
+    expected = costs.expect(item.graph) if bare.to_compile else None
+    return Comparison(bare.name, before, item, tuple(reasons), expected)
+
+
+def _stale(side: Side, before: Recorded, item: PlanItem) -> list[str]:
+    """What differs, named: source, signature, then toolchain and settings."""
+    reasons = []
+    same_program = item.program is not None and item.program == before.program
+    if before.source.digest != item.source.digest and not same_program:
+        parts = changed_parts(before.source.parts, item.source.parts) or [item.graph.function]
+        reasons.append(f"source: {', '.join(parts)}")
+    reasons += [f"signature: {change}" for change in _signature_changes(before.graph, item.graph)]
+    if side.manifest.program_format != PROGRAM_FORMAT:
+        reasons.append(f"toolchain: {Difference('program form', side.manifest.program_format, PROGRAM_FORMAT)}")
+    old = {**side.manifest.toolchain, **_settings(before.graph)}
+    new = {**side.toolchain, **_settings(item.graph)}
+    changes = [Difference(name, old.get(name), new.get(name)) for name in sorted({*old, *new} - {PROGRAM})]
+    reasons += [f"toolchain: {change}" for change in changes if change.old != change.new]
+    if not reasons and item.program is not None and before.program is not None:
+        reasons = ["program: the same source and toolchain gave another one"]
+    return reasons
+
+
+def _settings(graph: Graph) -> dict[str, str]:
+    return {SETTING + name: value for name, value in graph.settings.items()}
+
+
+def _signature_changes(before: Graph, after: Graph) -> list[str]:
+    """Differences of two graphs of one name: function, arguments, constants."""
+    changes = [f"function {before.function} -> {after.function}"] if before.function != after.function else []
+    old, new = [_spec(spec) for spec in before.args], [_spec(spec) for spec in after.args]
+    if len(old) != len(new):
+        changes.append(f"{len(old)} arguments -> {len(new)}")
+    elif old != new:
+        changes += [f"argument {i} {a} -> {b}" for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b]
+    for name in sorted({*before.constants, *after.constants}):
+        a, b = before.constants.get(name), after.constants.get(name)
+        if a != b:
+            changes.append(f"constant {name} {a} -> {b}")
+    return changes
+
+
+def _spec(spec: TensorSpec) -> str:
+    return f"{spec.dtype}{list(spec.shape)}"
+
+
+def _costs(manifest: Manifest) -> Costs:
+    costs = Costs()
+    for recorded in manifest.graphs:
+        if recorded.compiled is not None:
+            costs.add(recorded.graph, recorded.compiled.cost)
+    return costs

@@ -1,0 +1,107 @@
+"""Which program a source exports to, remembered, so that planning, diff and a trainer's start need no export.
+
+Each answer is one small file in the cache, beside the entries. It is not in the memo, which stays on one machine: a
+training pod that shares the cache would have to export every graph itself. Manifests know programs too.
+
+The whole question is kept with the answer and compared: a digest alone could collide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from graphcache.digest import json_sha256
+from graphcache.errors import CorruptError, StoreError
+from graphcache.graph import Graph
+from graphcache.key import PROGRAM_FORMAT
+from graphcache.store import records
+from graphcache.store.files import is_temporary, write_file
+from graphcache.store.layout import files, folders
+from graphcache.store.reading import read_file
+
+RECORD_FORMAT = "graphcache-source-1"
+FOLDER = "programs"
+
+# What decides a program: source hash, the function's own name, signature, torch's version, the canonical form.
+Question = dict[str, str]
+
+
+def question(source: str, graph: Graph, torch: str) -> Question:
+    """The name is in because one statement may bind several functions (`f, g = make(2), make(3)`), whose source hashes
+    are then one. Its module is not, so a moved file asks the same."""
+    return {
+        "source": source,
+        "name": graph.function.partition(":")[2],
+        "signature": graph.signature_digest(),
+        "torch": torch,
+        "form": PROGRAM_FORMAT,
+    }
+
+
+class Programs:
+    """Answers from this process and from the cache at `root`, in this order.
+
+    known:   answers to begin with, by the digest of their question, as `graphcache.manifest` gives them
+    trouble: why the last answer could not be kept; empty when all is well. Keeping one never fails a command.
+    """
+
+    def __init__(self, root: Path | None, known: Mapping[str, str] | None = None) -> None:
+        self.trouble = ""
+        self._root = root
+        self._known = dict(known or {})
+
+    def known(self, source: str, graph: Graph, torch: str) -> str | None:
+        """The digest of the program that `graph`, of this source hash, exports to; None when nobody remembers."""
+        asked = question(source, graph, torch)
+        digest = json_sha256(asked)
+        if digest not in self._known:
+            found = self._read(asked, digest)
+            if found is None:
+                return None
+            self._known[digest] = found
+        return self._known[digest]
+
+    def remember(self, source: str, graph: Graph, torch: str, program: str) -> None:
+        """Keep an answer, in the cache where it can be written."""
+        asked = question(source, graph, torch)
+        digest = json_sha256(asked)
+        self._known[digest] = program
+        if self._root is None or self._read(asked, digest) == program:
+            return
+        try:
+            write_file(
+                _path(self._root, digest), records.seal(RECORD_FORMAT, {**asked, "program": program}), replace=True
+            )
+        except StoreError as error:
+            self.trouble = error.message
+
+    def _read(self, asked: Question, digest: str) -> str | None:
+        """The answer in the cache. A damaged one is none: it will be written again."""
+        if self._root is None:
+            return None
+        try:
+            found = records.unseal(RECORD_FORMAT, read_file(_path(self._root, digest)))
+            program = records.digits("program", found.pop("program", None), 64)
+        except (OSError, CorruptError, ValueError):
+            return None
+        return program if found == asked else None
+
+
+def remembered(root: Path) -> Iterator[tuple[Path, str | None]]:
+    """Every file of the cache that keeps an answer, sorted, with the program in it; None for a damaged one."""
+    for shard in folders(root / FOLDER):
+        for path in files(shard):
+            if not is_temporary(path):
+                yield path, _program_in(path)
+
+
+def _program_in(path: Path) -> str | None:
+    try:
+        return str(records.unseal(RECORD_FORMAT, read_file(path))["program"])
+    except (OSError, CorruptError, KeyError):
+        return None
+
+
+def _path(root: Path, digest: str) -> Path:
+    return root / FOLDER / digest[:2] / f"{digest}.json"

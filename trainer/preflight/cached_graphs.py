@@ -1,0 +1,98 @@
+"""The graphs that a run calls, found in the cache before a device is opened; never compiled."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphcache.artifact import Artifact
+from graphcache.catalog import list_graphs
+from graphcache.errors import MissingGraphsError
+from graphcache.graph import Graph
+from graphcache.local.memo import memo_of
+from graphcache.location import cache_dir
+from graphcache.lookup import PlanItem, entries, look_up
+from graphcache.process.own_command import own_command
+from graphcache.runtime.identity import observed
+from graphcache.store.base import Entry
+from graphcache.store.local import LocalStore
+from trainer.checkpoint.pretrained import InputCheckpoint
+from trainer.config import RunConfig
+
+# What forward and backward call: with --eager-layers it runs on the host.
+MODEL_CATALOGS = ("layer", "head", "tiles")
+
+
+@dataclass(frozen=True)
+class CachedGraphs:
+    """One item a graph, ready or with the reason why it is missing; `build_command` fills what is."""
+
+    store: LocalStore
+    items: Sequence[PlanItem]
+    build_command: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the artifacts that were found: loaded, they take a little less."""
+        return sum(item.entry.size_bytes for item in self.items if item.entry is not None)
+
+    def entries(self) -> dict[str, Entry]:
+        """Entry by graph name. Raises MissingGraphsError, with each reason."""
+        return entries(self.items, command=self.build_command)
+
+    def artifact(self, graph: Graph) -> Artifact:
+        """A graph's artifact, checked. Raises MissingGraphsError for one that was not looked up, or is damaged."""
+        entry = next((item.entry for item in self.items if item.graph == graph), None)
+        if entry is None:
+            raise MissingGraphsError(f"{graph.name} is not among the run's graphs", hint=self.build_command)
+        return self.store.open(entry)
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Name, program, key and artifact digest of every graph, for RUN/environment.json."""
+        return [
+            {
+                "graph": item.graph.name,
+                "state": item.state,
+                "why": item.reason,
+                "program": item.program,
+                "key": None if item.entry is None else item.entry.key.digest,
+                "artifact": None if item.entry is None else item.entry.artifact_digest,
+            }
+            for item in self.items
+        ]
+
+
+def catalogs(config: RunConfig) -> list[str]:
+    """The catalogs whose graphs a run takes from the cache."""
+    model = () if config.eager_layers else MODEL_CATALOGS
+    return [*model, *(["adamw"] if config.resident_layers else [])]
+
+
+def find_graphs(checkpoint: InputCheckpoint, config: RunConfig) -> CachedGraphs:
+    """Look up every graph of the run: of the first step, of later ones and of the last, partial one.
+
+    All steps call the same graphs, since a sequence or micro-batch that is not full is padded. Raises ToolchainError
+    when the installed runtime is none that artifacts could be for.
+    """
+    names = catalogs(config)
+    root = cache_dir(config.cache)
+    store = LocalStore(root)
+    graphs = list_graphs(names, checkpoint.table, checkpoint.config_json, config.catalog_options).graphs
+    if not graphs:
+        return CachedGraphs(store, (), "")
+    with memo_of(root) as memo:
+        toolchain: Mapping[str, str] = observed(config.fusion, memo)
+    return CachedGraphs(store, look_up(graphs, store=store, toolchain=toolchain), _build_command(config, names))
+
+
+def _build_command(config: RunConfig, names: Sequence[str]) -> str:
+    options = config.catalog_options
+    command = [
+        *(*own_command(), "build", "--shapes-from", str(config.model), "--only", ",".join(names)),
+        *("--sequence", str(options.sequence), "--micro-batch", str(options.micro_batch), "--dtype", options.dtype),
+        *("--fusion", str(config.fusion)),
+        *(("--cache", config.cache) if config.cache else ()),
+    ]
+    return shlex.join(command)

@@ -1,0 +1,284 @@
+"""What a run needs, looked for before anything is opened: model, data, graphs, memory, cards, disk space.
+
+Everything that is missing is said at once. Nothing here takes a card, so `check` is this and no more.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from graphcache.artifact import Artifact
+from graphcache.errors import GraphcacheError, MissingGraphsError
+from graphcache.graph import ITEM_BYTES, Graph
+from graphcache.header.table import read_config
+from graphcache.process.limits import available_memory_bytes
+from trainer.checkpoint.folder import SavedCheckpoint, newest
+from trainer.checkpoint.load import check_data
+from trainer.checkpoint.pretrained import InputCheckpoint
+from trainer.checkpoint.save import SLACK_BYTES
+from trainer.config import ConfigError, RunConfig, check_resumable, check_same_end
+from trainer.data.corpus import Corpus, read_corpus
+from trainer.data.documents import DataError
+from trainer.data.tokenize import read_tokenizer
+from trainer.device.base import DeviceBackend
+from trainer.device.card import POOL_BYTES
+from trainer.device.select import Choice, choose, open_devices, parse
+from trainer.model.config import ModelConfig
+from trainer.preflight.cached_graphs import MODEL_CATALOGS, CachedGraphs, find_graphs
+from trainer.record.folder import RunFolder, RunFolderError
+from trainer.step.memory import STATE_BYTES, MemoryPlan, plan_memory
+from trainer.step.placement import Placement, place
+
+T = TypeVar("T")
+
+
+class PreflightError(GraphcacheError):
+    """Several things that a run needs are missing, none of them a graph."""
+
+    name = "preflight"
+
+
+class MemoryPlanError(GraphcacheError):
+    """What the run would keep does not fit into a device's pool, or into the host's memory."""
+
+    name = "memory-plan"
+
+
+class DiskSpaceError(GraphcacheError):
+    """There is no room for a checkpoint."""
+
+    name = "disk-space"
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A run that lacks nothing. graphs: None where none come from the cache."""
+
+    config: RunConfig
+    checkpoint: InputCheckpoint
+    corpus: Corpus
+    saved: SavedCheckpoint | None
+    choice: Choice
+    placements: Sequence[Placement]
+    memory: MemoryPlan
+    graphs: CachedGraphs | None
+
+    @property
+    def done(self) -> int:
+        """Optimizer steps that are in the checkpoint to go on from."""
+        return 0 if self.saved is None else self.saved.step
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return steps_in_all(self.config, self.corpus)
+
+    def open_devices(self) -> list[DeviceBackend]:
+        """From here on nothing in this process can compile, unless all devices are the host."""
+        return open_devices(
+            self.choice,
+            self._artifact,
+            fusion=self.config.fusion,
+            pool_bytes=pool_bytes(self.config),
+            eager_catalogs=MODEL_CATALOGS if self.config.eager_layers else (),
+        )
+
+    def _artifact(self, graph: Graph) -> Artifact:
+        assert self.graphs is not None
+        return self.graphs.artifact(graph)
+
+
+class Findings:
+    """What was looked for, as far as it was found, and every problem."""
+
+    def __init__(self, config: RunConfig, *, held: bool = False) -> None:
+        """`held`: this process holds RUN, so whether it could is not asked. Raises BackendError."""
+        self.config = config
+        self.problems: list[GraphcacheError] = []
+        # Without a backend there is nothing to look for.
+        self.kind, names = parse(config.backend)
+        self.choice = self._attempt(lambda: choose(config.backend, fusion=config.fusion))
+        self.saved = self._attempt(lambda: _resume_point(config, held))
+        self.checkpoint = self._attempt(lambda: _checkpoint(config))
+        self.corpus = self._attempt(lambda: _corpus(config, self.checkpoint, self.saved))
+        self.placements: Sequence[Placement] | None = None
+        self.memory: MemoryPlan | None = None
+        self.graphs: CachedGraphs | None = None
+        if self.checkpoint is not None:
+            self._look_at_model(self.checkpoint, len(names))
+
+    def problem(self) -> GraphcacheError | None:
+        """The only problem as it is, or one error that lists all, with the worst one's exit code; None without any."""
+        if len(self.problems) < 2:
+            return self.problems[0] if self.problems else None
+        lines = [_indented(p) for p in self.problems]
+        missing = any(isinstance(p, MissingGraphsError) for p in self.problems)
+        # Without its folder a run ends before it looks for graphs.
+        no_folder = any(isinstance(p, RunFolderError) for p in self.problems)
+        kind = MissingGraphsError if missing and not no_folder else PreflightError
+        return kind("\n".join([f"{len(self.problems)} things stand in the way", *lines]))
+
+    def ready(self) -> Ready:
+        """The run. Raises `problem`."""
+        problem = self.problem()
+        if problem is not None:
+            raise problem
+        assert self.checkpoint is not None
+        assert self.corpus is not None
+        assert self.choice is not None
+        assert self.placements is not None
+        assert self.memory is not None
+        return Ready(
+            self.config,
+            self.checkpoint,
+            self.corpus,
+            self.saved,
+            self.choice,
+            self.placements,
+            self.memory,
+            self.graphs,
+        )
+
+    def _look_at_model(self, checkpoint: InputCheckpoint, devices: int) -> None:
+        config = self.config
+        if self.saved is not None:
+            saved = self.saved
+            self._attempt(lambda: _check_model(saved, checkpoint))
+        self._attempt(lambda: _check_disk(config, checkpoint))
+        if self.kind != "cpu":
+            self.graphs = self._attempt(lambda: find_graphs(checkpoint, config))
+            if self.graphs is not None:
+                self._attempt(self.graphs.entries)
+        self.placements = self._attempt(lambda: place(checkpoint.config.layers, devices, config.resident_layers))
+        if self.placements is not None:
+            programs = 0 if self.graphs is None else self.graphs.size_bytes
+            memory = self.memory = plan_memory(checkpoint.config, config, self.placements, programs)
+            self._attempt(lambda: _check_memory(memory, config, self.kind))
+
+    def _attempt(self, look: Callable[[], T]) -> T | None:
+        """What `look` returns; None when it raised an error for users, which is kept."""
+        try:
+            return look()
+        except GraphcacheError as error:
+            self.problems.append(error)
+            return None
+
+
+def _indented(problem: GraphcacheError) -> str:
+    """An item of a list of problems, its further lines and its hint under it."""
+    message = problem.message.replace("\n", "\n  ")
+    return f"  [{problem.name}] {message}" + (f"\n    {problem.hint}" if problem.hint else "")
+
+
+def steps_in_all(config: RunConfig, corpus: Corpus) -> int:
+    """Optimizer steps of the whole run, those of earlier sessions included."""
+    return config.steps or corpus.steps_per_epoch(config.sequences_per_step)
+
+
+def _resume_point(config: RunConfig, held: bool) -> SavedCheckpoint | None:
+    """Where a resumed run goes on; None for the beginning, which is right too when there is no checkpoint yet."""
+    folder = RunFolder(config.out)
+    if not held:
+        folder.check(resume=config.resume)
+    saved = newest(folder.checkpoints) if config.resume else None
+    if saved is not None:
+        check_resumable(saved.config, config)
+    return saved
+
+
+def _checkpoint(config: RunConfig) -> InputCheckpoint:
+    if _is_absent(config.model):
+        raise ConfigError(
+            f"--model {config.model}: there is no such file or folder",
+            hint="nothing is fetched from a hub: --model is a folder here, as transformers saves it",
+        )
+    checkpoint = InputCheckpoint(config.model)
+    checkpoint.check_derived()
+    longest = checkpoint.config.max_length
+    if longest is not None and config.seq > longest:
+        raise ConfigError(f"--seq is {config.seq}, and the model is meant for at most {longest} tokens")
+    return checkpoint
+
+
+def _is_absent(path: Path) -> bool:
+    """Not so where that cannot be told: what reads the path says why."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def _check_model(saved: SavedCheckpoint, checkpoint: InputCheckpoint) -> None:
+    """That --model has the sizes and the arithmetic of the run that is resumed: its weights come from `saved`."""
+    before = vars(ModelConfig.from_json(read_config(saved.folder) or {}))
+    differing = [
+        f"{name} was {before[name]!r} and is {value!r}"
+        for name, value in vars(checkpoint.config).items()
+        if before[name] != value and name != "max_length"  # bounds --seq, which may not differ, and nothing else
+    ]
+    if differing:
+        raise ConfigError(
+            f"--model is not the model of {saved.folder}: {'; '.join(differing)}",
+            hint="--model is the one that the run began with",
+        )
+
+
+def _corpus(config: RunConfig, checkpoint: InputCheckpoint | None, saved: SavedCheckpoint | None) -> Corpus | None:
+    """None without a model's folder, whose tokenizer then need not be missed too."""
+    if _is_absent(config.data):
+        raise DataError(f"--data {config.data}: there is no such file")
+    if _is_absent(config.model):
+        return None
+    folder = config.model if config.model.is_dir() else config.model.parent
+    corpus = read_corpus(config.data, config.seq, read_tokenizer(folder))
+    if checkpoint is not None:
+        corpus.check_vocabulary(checkpoint.config.vocab)
+    if saved is not None:
+        check_data(saved, corpus.facts.as_json())
+        check_same_end(saved.config, config, corpus.steps_per_epoch(config.sequences_per_step))
+    return corpus
+
+
+def pool_bytes(config: RunConfig) -> int:
+    """The memory of one card, or of one emulated card."""
+    return POOL_BYTES if config.pool_gib is None else int(config.pool_gib * 1024**3)
+
+
+def process_bytes(memory: MemoryPlan, kind: str) -> int:
+    """What the process holds in the host's memory, where devices of the kinds `cpu` and `emulator` are too."""
+    devices = 0 if kind == "furiosa" else sum(plan.total_bytes for plan in memory.devices)
+    return memory.host_bytes + devices
+
+
+def _check_memory(memory: MemoryPlan, config: RunConfig, kind: str) -> None:
+    """Raises one error for all that does not fit."""
+    pool, in_all, faults = pool_bytes(config), process_bytes(memory, kind), []
+    if kind != "cpu":
+        faults = [
+            f"device {plan.device} would hold {plan.total_bytes:,} bytes and its pool is {pool:,}"
+            for plan in memory.devices
+            if plan.total_bytes > pool
+        ]
+    more = "fewer resident layers, more cards" if faults else "more memory"
+    if in_all > available_memory_bytes():
+        faults.append(f"the host would hold {in_all:,} bytes and may use {available_memory_bytes():,}")
+    if faults:
+        raise MemoryPlanError("; ".join(faults), hint=f"a smaller --micro-batch or --seq, or {more}")
+
+
+def _check_disk(config: RunConfig, checkpoint: InputCheckpoint) -> None:
+    """Room for one checkpoint: an older one is deleted only when a newer one is complete."""
+    needed = checkpoint.parameters * (STATE_BYTES + ITEM_BYTES[config.dtype]) + SLACK_BYTES
+    place_ = next(p for p in (config.out.absolute(), *config.out.absolute().parents) if p.exists())
+    free = shutil.disk_usage(place_).free
+    if free < needed:
+        raise DiskSpaceError(
+            f"a checkpoint takes {needed:,} bytes and {place_} has {free:,} free", hint="choose another --out"
+        )

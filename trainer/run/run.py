@@ -1,0 +1,109 @@
+"""A run from its settings to its last checkpoint: everything is looked for before a device is opened."""
+
+from __future__ import annotations
+
+import platform
+from contextlib import ExitStack, closing
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from graphcache.process.limits import available_cpus
+from trainer.checkpoint.save import files_beside
+from trainer.config import RunConfig
+from trainer.host.heap import give_back_free_memory, share_one_heap
+from trainer.host.numerics import deterministic, thread_count
+from trainer.optim.adamw import open_optimizer, worker_count
+from trainer.preflight.preflight import Findings, Ready
+from trainer.record.folder import RunFolder
+from trainer.record.report import Progress, data_lines, steps_line, summary
+from trainer.run.load import build_network, initial_state, load_weights, saved_state
+from trainer.run.session import Session
+from trainer.run.stop import StopRequest
+
+# Whose versions a run's numbers may depend on.
+PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "llvmlite", "furiosa-torch", "graphcache")
+
+
+def run(config: RunConfig) -> dict[str, Any]:
+    """Train; returns the summary.
+
+    Raises whatever preflight finds missing, NonFiniteLossError, CheckpointError, and Stopped.
+    """
+    folder = RunFolder(config.out)
+    with StopRequest().installed() as stop, folder.held(resume=config.resume), deterministic(thread_count()):
+        share_one_heap()
+        ready = Findings(config, held=True).ready()
+        give_back_free_memory()
+        with Progress(ready.steps) as progress:
+            for line in _start_lines(ready):
+                progress.say(line)
+            if ready.saved is not None and ready.done >= ready.steps:
+                saved = ready.saved.folder  # nothing to do, so nothing is written
+            else:
+                saved = _train(ready, folder, stop, progress)
+    # A run that was killed may have left lines of steps that no checkpoint has.
+    records = [record for record in folder.steps() if record["step"] <= max(ready.done, ready.steps)]
+    return summary(config, records, saved)
+
+
+def _start_lines(ready: Ready) -> list[str]:
+    devices = [f"device   {line}" for line in ready.choice.lines()]
+    return [*devices, *data_lines(ready.corpus.facts, ready.config.seq), steps_line(ready.steps, ready.saved)]
+
+
+def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progress) -> Any:
+    config = ready.config
+    with ExitStack() as opened:
+        devices = [opened.enter_context(closing(device)) for device in ready.open_devices()]
+        optimizer = opened.enter_context(closing(open_optimizer(config)))
+        if worker_count(config) < config.update_workers:
+            progress.say(
+                f"--update-workers {config.update_workers}: {worker_count(config)}, a thread for each CPU here"
+            )
+        network = build_network(ready.checkpoint, config, ready.placements, devices)
+        state_of = initial_state(ready.checkpoint) if ready.saved is None else saved_state(ready.saved)
+        load_weights(network, optimizer, state_of)
+        give_back_free_memory()
+        progress.say(f"loaded {ready.checkpoint.parameters:,} parameters")
+        session = Session(
+            config,
+            ready.checkpoint,
+            files_beside(ready.checkpoint.folder),
+            ready.corpus,
+            network,
+            optimizer,
+            devices,
+            folder,
+            ready.done,
+            ready.steps,
+        )
+        folder.begin_session(config.as_json(), environment(ready), ready.done)
+        return session.train(stop, progress)
+
+
+def environment(ready: Ready) -> dict[str, Any]:
+    """What the run's numbers come from: versions, threads, devices, data, graphs."""
+    return {
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "machine": {
+            "cpus": available_cpus(),
+            "torch_threads": torch.get_num_threads(),
+            "update_workers": worker_count(ready.config),
+            "arch": platform.machine(),
+        },
+        "parameters": ready.checkpoint.parameters,
+        "data": ready.corpus.facts.as_json(),
+        "devices": ready.choice.lines(),
+        "memory": ready.memory.as_json(),
+        "graphs": [] if ready.graphs is None else ready.graphs.as_json(),
+        "resumed_from_step": ready.done,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,116 @@
+"""The steps of a run that is loaded: train, report, save, and end well when asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphcache.errors import GraphcacheError
+from trainer.checkpoint.finite import NonFiniteStateError
+from trainer.checkpoint.folder import delete_all_but, sweep
+from trainer.checkpoint.pretrained import InputCheckpoint
+from trainer.checkpoint.save import Contents, save
+from trainer.config import RunConfig
+from trainer.data.corpus import Corpus
+from trainer.device.base import DeviceBackend
+from trainer.host.heap import give_back_free_memory
+from trainer.optim.base import Optimizer
+from trainer.optim.clip import NonFiniteGradientError
+from trainer.optim.schedule import Schedule
+from trainer.record.folder import RunFolder
+from trainer.record.report import Progress, step_record
+from trainer.run.stop import Stopped, StopRequest
+from trainer.step.clock import Clock
+from trainer.step.loop import NonFiniteLossError, run_step
+from trainer.step.network import Network
+
+
+@dataclass(frozen=True)
+class Session:
+    """Everything that a step touches. `steps` are those of the whole run, `done` those before this session; `beside` is
+    what checkpoints hold of the model's folder."""
+
+    config: RunConfig
+    source: InputCheckpoint
+    beside: Mapping[str, bytes]
+    corpus: Corpus
+    network: Network
+    optimizer: Optimizer
+    devices: Sequence[DeviceBackend]
+    folder: RunFolder
+    done: int
+    steps: int
+
+    def train(self, stop: StopRequest, progress: Progress) -> Path | None:
+        """All steps that are left; returns the last checkpoint, None when there was nothing to do.
+
+        Raises Stopped after the step, and its checkpoint, in which a signal came.
+        """
+        config, saved = self.config, None
+        schedule = Schedule(config.lr, config.schedule, config.warmup_steps, self.steps)
+        with stop.deferred():
+            self._tidy(progress)
+            for step in range(self.done + 1, self.steps + 1):
+                progress.step(self._step(step, schedule.at(step)))
+                if step == self.done + 1:
+                    self._write_calls(step)
+                periodic = config.save_every is not None and step % config.save_every == 0
+                if periodic or step == self.steps or stop.signal is not None:
+                    saved = self._save(step)
+                    progress.say(f"saved {saved}")
+                    self._tidy(progress)
+                    # Also for a signal that came while saving.
+                    if stop.signal is not None and step < self.steps:
+                        raise Stopped(stop.signal)
+        return saved
+
+    def _step(self, step: int, lr: float) -> Mapping[str, Any]:
+        clock = Clock()
+        with clock.phase("data"):
+            batches = self.corpus.step(
+                step - 1, seed=self.config.seed, micro_batch=self.config.micro_batch, accum=self.config.accum
+            )
+        try:
+            result = run_step(self.network, self.optimizer, batches, step=step, lr=lr, clock=clock)
+        except (NonFiniteLossError, NonFiniteGradientError):
+            if step - 1 > self.done:
+                self._save_before_error(step - 1)
+            raise
+        record = step_record(step, lr, result, self.devices)
+        self.folder.append_step(record)
+        give_back_free_memory()
+        return record
+
+    def _save_before_error(self, step: int) -> None:
+        """The steps up to this one are good, unless the last update is the cause. No older checkpoint goes for it."""
+        try:
+            self._save(step)
+        except NonFiniteStateError:
+            raise
+        except GraphcacheError:
+            pass  # that they cannot be saved is not the error to report
+
+    def _write_calls(self, step: int) -> None:
+        """What a step calls: calls.json, of this session's first one. Loading calls no graph."""
+        calls = {device.name: dict(sorted(device.calls.items())) for device in self.devices}
+        self.folder.write("calls.json", {"step": step, "calls": calls})
+
+    def _tidy(self, progress: Progress) -> None:
+        """Delete what is not kept; what cannot be deleted is no reason to end."""
+        for kept in (*sweep(self.folder.checkpoints), *delete_all_but(self.folder.checkpoints, self.config.keep)):
+            progress.say(kept)
+
+    def _save(self, step: int) -> Path:
+        self.folder.sync_steps()  # no checkpoint without the record of its steps
+        contents = Contents(
+            config_json=self.source.config_json,
+            beside=self.beside,
+            dtype=self.config.dtype,
+            units=self.network.units,
+            state=self.optimizer.state,
+            config=self.config.as_json(),
+            data=self.corpus.facts.as_json(),
+        )
+        return save(self.folder.checkpoints, step, contents)

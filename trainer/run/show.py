@@ -1,0 +1,76 @@
+"""What the commands print on stdout: one JSON object, or lines for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from graphcache.errors import GraphcacheError
+from trainer.preflight.preflight import Findings, process_bytes, steps_in_all
+from trainer.record.report import data_lines, steps_line
+from trainer.step.memory import DevicePlan
+
+
+def show_summary(facts: Mapping[str, Any], *, as_json: bool) -> None:
+    """What a run came to."""
+    if as_json:
+        _print_json(facts)
+        return
+    _print_lines((name, f"{value:,.4f}" if isinstance(value, float) else str(value)) for name, value in facts.items())
+
+
+def show_findings(findings: Findings, problem: GraphcacheError | None, *, as_json: bool) -> None:
+    """What preflight found; `problem` is part of the JSON, and on its way to stderr otherwise."""
+    if as_json:
+        error = {} if problem is None else {"error": problem.as_json(), "exit_code": problem.exit_code}
+        _print_json({**_as_json(findings), **error})
+        return
+    for line in [] if findings.choice is None else findings.choice.lines():
+        print(f"device   {line}")
+    if findings.graphs is not None:
+        ready = sum(item.entry is not None for item in findings.graphs.items)
+        print(f"graphs   {ready} of {len(findings.graphs.items)} are in the cache at {findings.graphs.store.root}")
+    if findings.memory is not None:
+        for plan in findings.memory.devices:
+            print(f"memory   {_memory_line(plan)}")
+        in_all = process_bytes(findings.memory, findings.kind)
+        print(
+            f"memory   host: {_size(findings.memory.host_bytes)}, and {_size(in_all)} in all in this machine's memory"
+        )
+    if findings.corpus is not None:
+        for line in data_lines(findings.corpus.facts, findings.config.seq):
+            print(line)
+        # With a problem it may be unknown where the run goes on.
+        if findings.saved is not None or not findings.problems:
+            print(steps_line(steps_in_all(findings.config, findings.corpus), findings.saved))
+
+
+def _as_json(findings: Findings) -> dict[str, Any]:
+    return {
+        "devices": [] if findings.choice is None else findings.choice.lines(),
+        "graphs": [] if findings.graphs is None else findings.graphs.as_json(),
+        "memory": None if findings.memory is None else findings.memory.as_json(),
+        "data": None if findings.corpus is None else findings.corpus.facts.as_json(),
+        "steps": None if findings.corpus is None else steps_in_all(findings.config, findings.corpus),
+        "resume_from": None if findings.saved is None else str(findings.saved.folder),
+    }
+
+
+def _memory_line(plan: DevicePlan) -> str:
+    parts = ", ".join(f"{name} {_size(size)}" for name, size in vars(plan).items() if name != "device" and size)
+    return f"device {plan.device}: {_size(plan.total_bytes)} ({parts})"
+
+
+def _size(size_bytes: int) -> str:
+    """In decimal units, as errors give bytes."""
+    return f"{size_bytes / 1e9:,.2f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:,.2f} MB"
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, sort_keys=True))
+
+
+def _print_lines(facts: Iterable[tuple[str, str]]) -> None:
+    for name, value in facts:
+        print(f"{name:<20} {value}")
