@@ -19,6 +19,7 @@ COMPILING = ("graphcache.build", "graphcache.export", "graphcache.toolchain", "g
 NEED_TORCH = (
     "graphcache.build.check",
     "graphcache.build.worker",
+    "graphcache.device",
     "graphcache.export.example_inputs",
     "graphcache.export.program",
     "graphcache.export.source_lines",

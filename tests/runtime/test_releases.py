@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = (
     "tests/runtime/test_refusal.py",
-    *(f"tests/trainer/device/test_{n}.py" for n in ("guard", "emulator", "furiosa")),
+    *(f"tests/device/test_{n}.py" for n in ("guard", "emulator", "furiosa")),
 )
 OLDER = os.environ.get("GRAPHCACHE_TEST_FURIOSA_2026_2", "")
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphcache.device.base import Buffer, LoadedGraph, check_args, cut_views
 from graphcache.graph import Graph, TensorSpec
-from trainer.device.base import Buffer, LoadedGraph, check_args, cut_views
 from trainer.device.products import HostProducts
 from trainer.host.forms import host_form
 from trainer.host.pages import copy

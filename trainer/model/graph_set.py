@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
+from graphcache.device.base import Buffer, DeviceBackend, LoadedGraph
 from graphcache.graph import Graph
-from trainer.device.base import Buffer, DeviceBackend, LoadedGraph
 
 
 class GraphSet:

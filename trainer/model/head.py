@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from graphcache.catalog import CatalogOptions
+from graphcache.device.base import Buffer, DeviceBackend
 from graphcache.errors import GraphcacheError
 from trainer.catalogs.head import Chunks, parts
-from trainer.device.base import Buffer, DeviceBackend
 from trainer.host.pages import copy
 from trainer.model.config import ModelConfig
 from trainer.model.graph_set import GraphSet

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from graphcache.catalog import CatalogOptions
+from graphcache.device.base import Buffer, DeviceBackend
 from trainer.catalogs.layer import parts
-from trainer.device.base import Buffer, DeviceBackend
 from trainer.model.config import ModelConfig
 from trainer.model.graph_set import GraphSet
 from trainer.model.parameters import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from graphcache.catalog import CatalogOptions
+from graphcache.device.base import Buffer, DeviceBackend, LoadedGraph
 from trainer.catalogs.tiles import cast, cuts, join
-from trainer.device.base import Buffer, DeviceBackend, LoadedGraph
 from trainer.model.parameters import Weight
 
 

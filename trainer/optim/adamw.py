@@ -12,9 +12,9 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
+from graphcache.device.base import DeviceBackend
 from graphcache.process.limits import available_cpus
 from trainer.config import RunConfig
-from trainer.device.base import DeviceBackend
 from trainer.optim.base import AdamState, Gradients, ResidentUnit, Unit, UpdateReport
 from trainer.optim.clip import clip_factor, global_norm
 from trainer.optim.kernel import kernels

@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from trainer.device.base import Buffer, DeviceBackend
+from graphcache.device.base import Buffer, DeviceBackend
 
 # A unit's gradients over the whole step, already divided by the step's label tokens. What they are is the unit's
 # business: float32 accumulators in the device's memory for a layer, rows of a table on the host. `submit` takes them.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.device.base import Buffer
+from graphcache.device.base import Buffer
 from trainer.optim.base import AdamState, Parameter, Piece, Unit
 from trainer.optim.host import adamw_, square_sum
 from trainer.optim.scalars import StepScalars

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from graphcache.device.base import Buffer, DeviceBackend, LoadedGraph
 from trainer.catalogs.adamw import SCALARS, graph, tiles
-from trainer.device.base import Buffer, DeviceBackend, LoadedGraph
 from trainer.optim.base import AdamState, Parameter, Piece, ResidentUnit
 from trainer.optim.host import square_sum
 from trainer.optim.scalars import StepScalars

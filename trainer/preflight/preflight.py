@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from graphcache.artifact import Artifact
+from graphcache.device.base import DeviceBackend
+from graphcache.device.card import POOL_BYTES
+from graphcache.device.select import Choice, choose, open_devices, parse
 from graphcache.errors import GraphcacheError, MissingGraphsError
 from graphcache.graph import ITEM_BYTES, Graph
 from graphcache.header.table import read_config
@@ -24,9 +27,7 @@ from trainer.config import ConfigError, RunConfig, check_resumable, check_same_e
 from trainer.data.corpus import Corpus, read_corpus
 from trainer.data.documents import DataError
 from trainer.data.tokenize import read_tokenizer
-from trainer.device.base import DeviceBackend
-from trainer.device.card import POOL_BYTES
-from trainer.device.select import Choice, choose, open_devices, parse
+from trainer.device.cpu import CpuBackend
 from trainer.model.config import ModelConfig
 from trainer.preflight.cached_graphs import MODEL_CATALOGS, CachedGraphs, find_graphs
 from trainer.record.folder import RunFolder, RunFolderError
@@ -85,6 +86,7 @@ class Ready:
             fusion=self.config.fusion,
             pool_bytes=pool_bytes(self.config),
             eager_catalogs=MODEL_CATALOGS if self.config.eager_layers else (),
+            cpu=CpuBackend,
         )
 
     def _artifact(self, graph: Graph) -> Artifact:

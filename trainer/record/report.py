@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from graphcache.device.base import DeviceBackend
 from trainer.checkpoint.folder import SavedCheckpoint
 from trainer.config import RunConfig
 from trainer.data.corpus import DataFacts
-from trainer.device.base import DeviceBackend
 from trainer.step.loop import StepResult
 
 # How many of the last steps the time left is judged by.

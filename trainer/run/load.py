@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from graphcache.device.base import DeviceBackend
 from trainer.checkpoint.finite import is_finite
 from trainer.checkpoint.folder import SavedCheckpoint
 from trainer.checkpoint.load import read_state
 from trainer.checkpoint.pretrained import InputCheckpoint, WeightsError
 from trainer.config import RunConfig
-from trainer.device.base import DeviceBackend
 from trainer.host.pages import empty
 from trainer.model.head import HeadRunner
 from trainer.model.layer import LayerRunner

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graphcache.device.base import DeviceBackend
 from graphcache.errors import GraphcacheError
 from trainer.checkpoint.finite import NonFiniteStateError
 from trainer.checkpoint.folder import delete_all_but, sweep
@@ -14,7 +15,6 @@ from trainer.checkpoint.pretrained import InputCheckpoint
 from trainer.checkpoint.save import Contents, save
 from trainer.config import RunConfig
 from trainer.data.corpus import Corpus
-from trainer.device.base import DeviceBackend
 from trainer.host.heap import give_back_free_memory
 from trainer.optim.base import Optimizer
 from trainer.optim.clip import NonFiniteGradientError

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.device.base import Buffer
+from graphcache.device.base import Buffer
 from trainer.host.pages import empty
 from trainer.model.parameters import Weight
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from graphcache.device.base import Buffer, DeviceBackend
 from trainer.data.corpus import Batch
-from trainer.device.base import Buffer, DeviceBackend
 from trainer.step.clock import Clock
 from trainer.step.units import EmbeddingUnit, HeadPlace, HeadUnit, LayerUnit, NormUnit
 

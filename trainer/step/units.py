@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from graphcache.device.base import Buffer, DeviceBackend
 from trainer.checkpoint.pretrained import EMBEDDING, HEAD, NORM, layer_prefix
-from trainer.device.base import Buffer, DeviceBackend
 from trainer.host.pages import empty
 from trainer.model.head import HeadGrads, HeadRunner, HeadWeights
 from trainer.model.layer import LayerRunner, Tables

@@ -1,4 +1,4 @@
-"""Device memory is touched in trainer/device and nowhere else: read off the source of the whole trainer."""
+"""The trainer touches device memory nowhere, and buffers of the host in trainer/device alone: read off its source."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from graphcache.graph import Graph, TensorSpec
-from tests.trainer.device.example import double_graph, two_results_graph
+from tests.device.example import double_graph, two_results_graph
 from trainer.device.cpu import CpuBackend
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from graphcache.device.base import Buffer, LoadedGraph, cut_views
 from graphcache.graph import Graph, TensorSpec
-from trainer.device.base import Buffer, LoadedGraph, cut_views
 
 
 class FakeBackend:

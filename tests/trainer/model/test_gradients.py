@@ -7,11 +7,11 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from graphcache.catalog import CatalogOptions
+from graphcache.device.base import LoadedGraph
 from graphcache.graph import Graph
 from tests.trainer.model.fake_backend import FakeBackend
 from tests.trainer.model.whole import loss_and_gradients
 from trainer.catalogs import head
-from trainer.device.base import LoadedGraph
 from trainer.model.head import WrongGraphError
 
 SIZES = {

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from graphcache.catalog import CatalogOptions
+from graphcache.device.base import LoadedGraph
 from graphcache.graph import Graph
 from graphcache.header.table import read_table
 from tests.support.tiny import LLAMA, QWEN2, write_checkpoint
 from trainer.catalogs.tiles import catalog
-from trainer.device.base import LoadedGraph
 from trainer.device.cpu import CpuBackend
 from trainer.model.config import ModelConfig
 from trainer.model.parameters import Weight, device_weights, parameter_shapes

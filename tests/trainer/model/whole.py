@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphcache.catalog import CatalogOptions
-from trainer.device.base import DeviceBackend
+from graphcache.device.base import DeviceBackend
 from trainer.model.config import ModelConfig
 from trainer.model.head import HeadGrads, HeadRunner, HeadWeights
 from trainer.model.layer import LayerRunner

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphcache.catalog import CatalogOptions
-from trainer.device.base import Buffer
+from graphcache.device.base import Buffer
 from trainer.device.cpu import CpuBackend
 from trainer.model.parameters import device_weights
 from trainer.model.tiles import TileRunner

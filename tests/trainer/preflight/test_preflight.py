@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from graphcache.device.select import BackendError
 from graphcache.errors import MissingGraphsError
 from tests.trainer.runs import settings
-from trainer.device.select import BackendError
 from trainer.preflight import preflight
 from trainer.preflight.preflight import DiskSpaceError, Findings, MemoryPlanError
 

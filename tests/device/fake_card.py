@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphcache.device.card import Program
+from graphcache.device.emulator import EmulatedFlag
 from graphcache.graph import Graph, TensorSpec
-from trainer.device.card import Program
-from trainer.device.emulator import EmulatedFlag
 
 
 class FakeFlag(EmulatedFlag):

@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from trainer.device import driver
+from graphcache.device import driver
 
 
 def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

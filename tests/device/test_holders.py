@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.device.cards import give, made_process, process_with, root
-from trainer.device import holders
-from trainer.device.holders import look_for_holders
-from trainer.device.nodes import CannotTellError
+from graphcache.device import holders
+from graphcache.device.holders import look_for_holders
+from graphcache.device.nodes import CannotTellError
+from tests.device.cards import give, made_process, process_with, root
 
 KERNEL_THREAD = "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0"
 
@@ -216,7 +216,7 @@ def test_a_zombie_holds_nothing_and_is_no_reason_to_refuse() -> None:
     script = """
 import os, sys, tempfile
 from pathlib import Path
-from trainer.device.holders import look_for_holders
+from graphcache.device.holders import look_for_holders
 if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 zombie = os.fork()
@@ -250,7 +250,7 @@ def test_this_process_does_not_count_where_proc_has_another_number_for_it(root: 
     give(root, 1)
     script = f"""
 from pathlib import Path
-from trainer.device.holders import look_for_holders
+from graphcache.device.holders import look_for_holders
 with open("{root}/npu1pe0"):
     print(look_for_holders(Path("{root}")).held)
 """

@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
+from graphcache.device.base import Buffer, LoadedGraph, check_args, cut_views
+from graphcache.device.card import Card, Program, describe
+from graphcache.device.guard import Guard
 from graphcache.graph import Graph, TensorSpec
 from graphcache.runtime.refusal import compiles_refused
-from trainer.device.base import Buffer, LoadedGraph, check_args, cut_views
-from trainer.device.card import Card, Program, describe
-from trainer.device.guard import Guard
 
 
 class GuardedBackend:

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from graphcache.artifact import Artifact
+from graphcache.device.card import POOL_BYTES
+from graphcache.device.emulator import EmulatedCard, EmulatedFlag, process_flag
+from graphcache.device.guard import DeviceMemoryError, Guard
+from graphcache.device.guarded import GuardedBackend
 from graphcache.errors import CorruptError, MissingGraphsError
 from graphcache.graph import Graph, TensorSpec
 from graphcache.runtime import furiosa
-from tests.trainer.device.example import compile_artifact, double_graph, no_artifacts, two_results_graph
-from trainer.device.card import POOL_BYTES
-from trainer.device.emulator import EmulatedCard, EmulatedFlag, process_flag
-from trainer.device.guard import DeviceMemoryError, Guard
-from trainer.device.guarded import GuardedBackend
+from tests.device.example import compile_artifact, double_graph, no_artifacts, two_results_graph
 
 SPEC = TensorSpec("w", "float32", (4,))
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from graphcache.device.card import CARD_PES, POOL_BYTES, ArtifactSource, Program, check_signature, describe
+from graphcache.device.guard import MemoryFlag
 from graphcache.graph import Graph, TensorSpec
 from graphcache.runtime import furiosa
-from trainer.device.card import CARD_PES, POOL_BYTES, ArtifactSource, Program, check_signature, describe
-from trainer.device.guard import MemoryFlag
 
 
 class EmulatedFlag:

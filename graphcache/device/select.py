@@ -15,14 +15,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from graphcache.device import holders, nodes
+from graphcache.device.base import DeviceBackend
+from graphcache.device.card import CARD_PES, POOL_BYTES, ArtifactSource
+from graphcache.device.driver import driver_problems
+from graphcache.device.holders import Holder
+from graphcache.device.nodes import AssignedCard, CannotTellError
 from graphcache.errors import GraphcacheError, UsageError
 from graphcache.runtime.furiosa import NODES
-from trainer.device import holders, nodes
-from trainer.device.base import DeviceBackend
-from trainer.device.card import CARD_PES, POOL_BYTES, ArtifactSource
-from trainer.device.driver import driver_problems
-from trainer.device.holders import Holder
-from trainer.device.nodes import AssignedCard, CannotTellError
 
 AUTO = "auto"
 # Another folder of nodes, for tests of whole commands. Every message names the folder that was looked into.
@@ -187,18 +187,29 @@ def open_devices(
     fusion: int = CARD_PES,
     pool_bytes: int = POOL_BYTES,
     eager_catalogs: Collection[str] = (),
+    cpu: Callable[[str], DeviceBackend] | None = None,
 ) -> list[DeviceBackend]:
     """The devices of a choice, open. From now on a compile is an error, unless they are all the host.
 
     artifact_of:    gives a graph's artifact; the cpu needs none
     eager_catalogs: emulator only, see `EmulatedCard`
+    cpu:            makes the backend of the kind `cpu`, by its name: the trainer has one
 
-    Raises ToolchainError, FusionError. What was opened before an error is closed.
+    Raises ToolchainError, FusionError, BackendError for a `cpu` that the caller has none of. What was opened before an
+    error is closed.
     """
+    if choice.kind == "cpu" and cpu is None:
+        raise BackendError(
+            "the kind cpu is the trainer's: it runs the graphs' functions, not their artifacts",
+            hint="emulator runs artifacts on the host",
+        )
     with ExitStack() as opened:
         devices: list[DeviceBackend] = []
         for device in choice.devices:
-            backend = _open(choice.kind, device, artifact_of, fusion, pool_bytes, eager_catalogs)
+            if choice.kind == "cpu" and cpu is not None:
+                backend = cpu(device.name)
+            else:
+                backend = _open(choice.kind, device, artifact_of, fusion, pool_bytes, eager_catalogs)
             opened.callback(backend.close)
             devices.append(backend)
         opened.pop_all()
@@ -214,21 +225,17 @@ def _open(
     eager_catalogs: Collection[str],
 ) -> DeviceBackend:
     # Imported here: a run on the host loads nothing of the vendor's.
-    if kind == "cpu":
-        from trainer.device.cpu import CpuBackend
-
-        return CpuBackend(device.name)
-    from trainer.device.guarded import GuardedBackend
+    from graphcache.device.guarded import GuardedBackend
 
     if kind == "emulator":
-        from trainer.device.emulator import EmulatedCard
+        from graphcache.device.emulator import EmulatedCard
 
         return GuardedBackend(
             EmulatedCard(
                 artifact_of, name=device.name, fusion=fusion, pool_bytes=pool_bytes, eager_catalogs=eager_catalogs
             )
         )
-    from trainer.device.furiosa import FuriosaCard
+    from graphcache.device.furiosa import FuriosaCard
 
     return GuardedBackend(
         FuriosaCard(artifact_of, name=device.name, index=device.index, fusion=fusion, pool_bytes=pool_bytes)

@@ -1,7 +1,7 @@
 """The allocation failure that the guard is for: without it, at once; with it, not in two minutes.
 
 The stress runs last GRAPHCACHE_STRESS_SECS (20) and do GRAPHCACHE_STRESS_COUNT (5,000) graph calls and uploads at
-least. The whole: GRAPHCACHE_STRESS_SECS=120 GRAPHCACHE_STRESS_COUNT=50000 pytest -m stress tests/trainer/device
+least. The whole: GRAPHCACHE_STRESS_SECS=120 GRAPHCACHE_STRESS_COUNT=50000 pytest -m stress tests/device
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FLAGS = [
 def run_race(overlay: str, *options: str) -> dict[str, Any]:
     """In a process of its own: the release is chosen when Python starts."""
     environment = {**os.environ, "PYTHONPATH": overlay}
-    command = [sys.executable, "-m", "tests.trainer.device.race", *options]
+    command = [sys.executable, "-m", "tests.device.race", *options]
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert run.stdout, run.stderr
     outcome: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])

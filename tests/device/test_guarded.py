@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from graphcache.device.guarded import GuardedBackend
 from graphcache.runtime.refusal import CompileRefusedError
-from tests.trainer.device.example import double_graph
-from tests.trainer.device.fake_card import FakeCard
-from trainer.device.guarded import GuardedBackend
+from tests.device.example import double_graph
+from tests.device.fake_card import FakeCard
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.device.cards import give, root
-from trainer.device.nodes import CannotTellError, assigned_cards, card_number
+from graphcache.device.nodes import CannotTellError, assigned_cards, card_number
+from tests.device.cards import give, root
 
 __all__ = ["root"]
 

@@ -1,7 +1,7 @@
 """The race on the memory type flag: graph calls in one thread, uploads in four, on an emulated card.
 
-    python -m tests.trainer.device.race                    120 s and at least 50,000 of each, with the guard
-    python -m tests.trainer.device.race --guard off        until the first error, or 100 graph calls
+    python -m tests.device.race                    120 s and at least 50,000 of each, with the guard
+    python -m tests.device.race --guard off        until the first error, or 100 graph calls
 
 The flag is the vendor's own where its threads share it (PYTHONPATH=DIR, see tests/runtime/test_releases.py), else the
 emulated one. Every upload is read back and every result compared, bit for bit.
@@ -21,12 +21,12 @@ from pathlib import Path
 import torch
 
 from graphcache.artifact import Artifact
+from graphcache.device.emulator import EmulatedCard
+from graphcache.device.guard import Guard
+from graphcache.device.guarded import GuardedBackend
 from graphcache.graph import Graph
 from graphcache.runtime import furiosa
-from tests.trainer.device.example import compile_artifact, double_graph
-from trainer.device.emulator import EmulatedCard
-from trainer.device.guard import Guard
-from trainer.device.guarded import GuardedBackend
+from tests.device.example import compile_artifact, double_graph
 
 UPLOADERS = 4
 UPLOADED_ELEMENTS = 1 << 14  # 64 KiB of float32

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from graphcache.artifact import Artifact
+from graphcache.device.guard import MemoryFlag
 from graphcache.errors import CorruptError
 from graphcache.graph import Graph, TensorSpec
-from trainer.device.guard import MemoryFlag
 
 CARD_PES = 8
 # One DRAM pool of a card serves uploads and graph outputs together (reported by users of RNGD cards).

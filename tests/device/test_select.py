@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.device.cards import give, made_process, process_with, root
-from tests.trainer.device.example import no_artifacts
-from trainer.device import select
+from graphcache.device import select
+from graphcache.device.guarded import GuardedBackend
+from graphcache.device.holders import Holder
+from graphcache.device.select import BackendError, CardError, Choice, choose, open_devices, parse
+from tests.device.cards import give, made_process, process_with, root
+from tests.device.example import no_artifacts
 from trainer.device.cpu import CpuBackend
-from trainer.device.guarded import GuardedBackend
-from trainer.device.holders import Holder
-from trainer.device.select import BackendError, CardError, Choice, choose, open_devices, parse
 
 __all__ = ["root"]
 
@@ -164,9 +164,11 @@ def test_a_real_process_holds_a_card_too(root: Path) -> None:
 
 def test_the_host_needs_no_cards_and_no_vendor() -> None:
     choice = choose("cpu:2", root=Path("/nowhere"), driver=lambda: ["no driver"])
-    devices = open_devices(choice, no_artifacts)
+    devices = open_devices(choice, no_artifacts, cpu=CpuBackend)
     assert [device.name for device in devices] == ["cpu:0", "cpu:1"]
     assert all(isinstance(device, CpuBackend) for device in devices)
+    with pytest.raises(BackendError, match="the kind cpu is the trainer's"):
+        open_devices(choice, no_artifacts)
 
 
 def test_emulated_cards_are_opened_with_their_pool() -> None:

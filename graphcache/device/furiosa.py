@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from graphcache.device.card import POOL_BYTES, ArtifactSource, Program, check_signature
+from graphcache.device.guard import MemoryFlag
 from graphcache.graph import Graph, TensorSpec
 from graphcache.runtime import furiosa
-from trainer.device.card import POOL_BYTES, ArtifactSource, Program, check_signature
-from trainer.device.guard import MemoryFlag
 
 
 class FuriosaCard:

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from graphcache.artifact import Artifact
+from graphcache.device.card import ArtifactSource
+from graphcache.device.driver import driver_problems
+from graphcache.device.furiosa import FuriosaCard
+from graphcache.device.guard import DeviceMemoryError
+from graphcache.device.guarded import GuardedBackend
 from graphcache.errors import CorruptError
 from graphcache.key import Key
 from graphcache.runtime import furiosa
-from tests.trainer.device.example import FUSION, compile_artifact, double_graph, no_artifacts
-from trainer.device.card import ArtifactSource
-from trainer.device.driver import driver_problems
-from trainer.device.furiosa import FuriosaCard
-from trainer.device.guard import DeviceMemoryError
-from trainer.device.guarded import GuardedBackend
+from tests.device.example import FUSION, compile_artifact, double_graph, no_artifacts
 
 # An allocation without a driver is a full pool to 2026.4 and a failed check to 2026.2.
 NO_CARD = (furiosa.CardCallError, DeviceMemoryError)

@@ -1,7 +1,7 @@
-"""What the trainer asks of a device, whatever it is: the cpu, the emulator or an RNGD card.
+"""What is asked of a device, whatever it is: the host, the emulator or an RNGD card.
 
-The trainer holds `Buffer`s, never device tensors. A buffer's payload is read inside `trainer/device/` alone, so no
-eager op can touch device memory: what a device computes, a loaded graph computes.
+Callers hold `Buffer`s, never device tensors. A buffer's payload is read by backends alone (`graphcache/device/`, and
+`trainer/device/` for the host), so no eager op can touch device memory: a device computes what its graphs do.
 """
 
 from __future__ import annotations

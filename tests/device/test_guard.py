@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from graphcache.device.emulator import EmulatedFlag
+from graphcache.device.guard import DeviceMemoryError, Guard
+from graphcache.device.guarded import GuardedBackend
 from graphcache.graph import TensorSpec
-from tests.trainer.device.example import double_graph
-from tests.trainer.device.fake_card import FakeCard
-from trainer.device.emulator import EmulatedFlag
-from trainer.device.guard import DeviceMemoryError, Guard
-from trainer.device.guarded import GuardedBackend
+from tests.device.example import double_graph
+from tests.device.fake_card import FakeCard
 
 Open = Callable[[FakeCard], GuardedBackend]
 

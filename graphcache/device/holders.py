@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.device.nodes import CannotTellError, NodeFiles, identity
+from graphcache.device.nodes import CannotTellError, NodeFiles, identity
 
 PROC = Path("/proc")
 _DELETED = " (deleted)"
