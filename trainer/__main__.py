@@ -115,6 +115,31 @@ def check_command(as_json: bool, betas: tuple[float, float], **settings: Any) ->
     return 0 if problem is None else problem.exit_code
 
 
+@group.command("report")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--ranges", metavar="1-25,26-50", help="Ranges of steps. Default: five of equal length.")
+@click.option("--markdown", is_flag=True, help="Print Markdown tables.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write one self-contained page.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def report_command(
+    runs: tuple[Path, ...], ranges: str | None, markdown: bool, html: Path | None, as_json: bool
+) -> None:
+    """Report on RUNS, each the --out of a run, finished or going: losses, speed, and what differs from the first.
+
+    \b
+    Examples:
+      python -m trainer report RUN
+      python -m trainer report OFFLOAD RESIDENT --ranges 1-25,26-50 --markdown
+      python -m trainer report RUN --html report.html
+    """
+    from trainer.report.ranges import parse_ranges
+    from trainer.report.report import make_report
+    from trainer.report.show import show_report
+
+    report = make_report(runs, parse_ranges(ranges) if ranges else None)
+    show_report(report, markdown=markdown, html=html, as_json=as_json)
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     args = sys.argv[1:] if args is None else args

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from graphcache.errors import GraphcacheError
-from graphcache.store.files import TEMPORARY, check_writable, is_temporary, make_folder, sync_folder
+from graphcache.store.files import check_writable, is_temporary, make_folder, sync_folder
+from trainer.record.whole_file import replace_file
 
 LOCK, SETTINGS, ENVIRONMENT = "lock", "config.json", "environment.json"
 # What a run writes.
@@ -170,20 +171,8 @@ class RunFolder:
                     path.unlink()
 
     def _replace(self, path: Path, data: bytes) -> None:
-        """Not the store's write_file: its files are read-only, a run's are its user's, with the umask's permissions."""
-        temporary = path.with_name(f"{TEMPORARY}{os.urandom(16).hex()}")
         with self._writing(path, _SPACE_HINT):
-            try:
-                with temporary.open("xb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.replace(path)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    temporary.unlink()
-                raise
-            sync_folder(path.parent)
+            replace_file(path, data)
 
     @contextmanager
     def _writing(self, path: Path | None = None, hint: str = _HINT) -> Iterator[None]:
