@@ -13,7 +13,8 @@ from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table
 def command(cache: str | None, as_json: bool) -> None:
     """List the graphs in the cache, sorted by catalog and name.
 
-    Entries are checked, the artifacts that they name are not: that is what verify does.
+    A line has the shapes of the graph's arguments, `4*8388608` for four alike. Entries are checked, the artifacts that
+    they name are not: that is what verify does.
     """
     store = open_cache(cache)
     entries = by_name(store.entries())
@@ -25,12 +26,13 @@ def command(cache: str | None, as_json: bool) -> None:
         emit_json({"cache": str(store.root), "entries": listed, "faults": faults, "size_bytes": size_bytes})
         return
     emit_table(
-        ("key", "graph", "catalog", "toolchain", "created", "compiled in", "bytes"),
+        ("key", "graph", "catalog", "shapes", "toolchain", "created", "compiled in", "bytes"),
         [
             (
                 entry.key.digest[:KEY_DIGITS],
                 entry.graph.name,
                 entry.graph.catalog,
+                entry.graph.shapes,
                 toolchain_text(entry.key.parts),
                 entry.created,
                 secs_text(entry.cost.wall_secs),

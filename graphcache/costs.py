@@ -7,7 +7,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from graphcache.digest import json_sha256
 from graphcache.graph import Graph
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ class Costs:
         self._by_function: dict[str, list[tuple[Graph, Cost]]] = defaultdict(list)
 
     def add(self, graph: Graph, cost: Cost) -> None:
-        self._exact[_identity(graph)] = cost
+        self._exact[graph.identity_digest()] = cost
         self._by_function[graph.function].append((graph, cost))
 
     def expect(self, graph: Graph) -> Expected | None:
@@ -44,7 +43,7 @@ class Costs:
         in ten, 4.9 at most. Too little for an AdamW graph of more than 8,388,608 elements, where the compile jumps
         (docs/results/adamw-tiles.md).
         """
-        cost = self._exact.get(_identity(graph))
+        cost = self._exact.get(graph.identity_digest())
         if cost is not None:
             return Expected(cost.wall_secs, "recorded")
         others = self._by_function.get(graph.function)
@@ -52,10 +51,6 @@ class Costs:
             return None
         nearest, cost = min(others, key=lambda other: (_distance(other[0], graph), other[0].name))
         return Expected(cost.wall_secs * math.sqrt(_size(graph) / _size(nearest)), nearest.name)
-
-
-def _identity(graph: Graph) -> str:
-    return json_sha256([graph.function, graph.signature(), dict(graph.settings)])
 
 
 def _distance(one: Graph, other: Graph) -> float:

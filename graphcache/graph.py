@@ -6,6 +6,7 @@ import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from graphcache.digest import json_sha256
@@ -76,6 +77,17 @@ class Graph:
 
     def signature_digest(self) -> str:
         return json_sha256(self.signature())
+
+    def identity_digest(self) -> str:
+        """Of what is compiled and how, whatever people call it: function, signature, settings."""
+        return json_sha256([self.function, self.signature(), dict(self.settings)])
+
+    @property
+    def shapes(self) -> str:
+        """The arguments' shapes for people, equal neighbours once: `4*8388608 9*1`, `128x576 3072x576`."""
+        each = ("x".join(map(str, spec.shape)) or "scalar" for spec in self.args)
+        runs = ((shape, len(list(run))) for shape, run in groupby(each))
+        return " ".join(shape if count == 1 else f"{count}*{shape}" for shape, count in runs)
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -92,6 +92,11 @@ def test_each_state_has_its_reason(store):
     assert [item.program for item in items] == [*map(program_of, (ready, missing, failed, retryable)), None]
 
 
+def test_shapes_for_people_name_equal_neighbours_once():
+    specs = [TensorSpec("x", "float32", shape) for shape in ((8, 4), (2,), (2,), (), (8, 4))]
+    assert graph(args=tuple(specs)).shapes == "8x4 2*2 scalar 8x4"
+
+
 def test_another_toolchain_is_missing_and_names_the_part(store):
     remember(store, graph())
     commit(store, graph())

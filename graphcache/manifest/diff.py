@@ -124,7 +124,7 @@ class Side:
     @property
     def planned(self) -> frozenset[str]:
         """Names of graphs that are listed without a compile on purpose."""
-        return frozenset(each.graph.name for each in self.manifest.graphs if each.status == "planned")
+        return frozenset(name for name, each in _by_listed_name(self).items() if each.status == "planned")
 
 
 def compare(pairs: Iterable[tuple[Manifest, Sequence[Graph]]], now: Now) -> list[tuple[Comparison, ...]]:
@@ -170,7 +170,7 @@ def _asked(item: PlanItem, toolchain: Mapping[str, str]) -> str:
 
 
 def _comparisons(side: Side, failed: Mapping[str, str], now: Now) -> tuple[Comparison, ...]:
-    recorded = {each.graph.name: each for each in side.manifest.graphs}
+    recorded = _by_listed_name(side)
     costs = _costs(side.manifest)
     graphs = [item.graph for item in side.items]
     # Once more: what was unknown has a program now.
@@ -181,6 +181,22 @@ def _comparisons(side: Side, failed: Mapping[str, str], now: Now) -> tuple[Compa
         note = failed.get(_asked(item, side.toolchain), "")
         found.append(_comparison(side, before, item, note and f"program unknown here: {note}", costs))
     return (*found, *(Comparison(name, before, None, ()) for name, before in recorded.items()))
+
+
+def _by_listed_name(side: Side) -> dict[str, Recorded]:
+    """What the manifest recorded, by the name that the same graph has now: a new name makes no graph stale."""
+    names = {item.graph.name for item in side.items}
+    now = {_renamed(item.graph): item.graph.name for item in side.items}
+    found: dict[str, Recorded] = {}
+    for each in side.manifest.graphs:
+        name = each.graph.name if each.graph.name in names else now.get(_renamed(each.graph), each.graph.name)
+        found.setdefault(name, each)
+    return found
+
+
+def _renamed(graph: Graph) -> tuple[str, str]:
+    """What stays of a graph when its catalog gives it another name."""
+    return graph.catalog, graph.identity_digest()
 
 
 def _comparison(side: Side, before: Recorded | None, item: PlanItem, note: str, costs: Costs) -> Comparison:

@@ -96,6 +96,7 @@ def test_a_cache_that_is_a_link_to_nothing_says_so(store, invoke):
 def test_ls_lists_entries_by_catalog_and_name_with_totals_last(entries, invoke):
     lines = invoke("ls").out.splitlines()
     assert [line.split()[1] for line in lines[1:4]] == ["adamw[128]", "adamw[64]", "lse[8]"]
+    assert [line.split()[3] for line in lines[1:4]] == [entries[i].graph.shapes for i in (1, 0, 2)]
     assert "2026.4.0, fusion 8, tactic compute-bound" in lines[1]
     assert lines[-2].split() == ["entries", "3"]
     assert f"{sum(entry.size_bytes for entry in entries):,}" in lines[-1]

@@ -161,6 +161,11 @@ def test_a_changed_constant_of_a_graph_is_its_signature(project, diff):
     assert diff(code=1)["step[32]"] == ("stale", ["signature: constant eps 1e-06 -> 1e-05"])
 
 
+def test_a_new_name_of_the_same_graph_is_nothing_to_do(project, diff):
+    project.edit("catalog.py", 'f"{function}[{size}]"', 'f"{function}[{size} elements]"')
+    assert diff(code=0) == {"step[32 elements]": NOTHING, "step[128 elements]": NOTHING, "norm[8 elements]": NOTHING}
+
+
 def test_another_tile_makes_graphs_new_and_others_go(project, diff, monkeypatch):
     project.edit("catalog.py", "options.tile_elements", "64")
     assert diff(code=1) == {

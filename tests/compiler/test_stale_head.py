@@ -28,7 +28,7 @@ def test_a_change_of_the_head_makes_its_graph_stale_and_no_other(tmp_path: Path)
     (manifest,) = json.loads(run.stdout)["manifests"]
     graphs = {graph["graph"]: graph for graph in manifest["graphs"]}
     stale = {name: graph for name, graph in graphs.items() if graph["state"] == "stale"}
-    assert set(stale) == {"head.chunk_softmax_backward"}
+    assert {name.partition("[")[0] for name in stale} == {"head.chunk_softmax_backward"}
     (changed,) = stale.values()
     assert changed["reasons"] == ["source: trainer/graphs/head.py::chunk_softmax_backward"]
     assert changed["expected_secs"] > 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from graphcache.catalog import CatalogOptions
 from graphcache.errors import UsageError
 from graphcache.graph import Graph, Listing, TensorSpec, Use
-from trainer.catalogs.layer import ROWWISE, products
+from trainer.catalogs.layer import ROWWISE, products, sizes_text
 from trainer.model.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -55,40 +55,44 @@ def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
     def graph(
         name: str,
         *args: TensorSpec,
+        sizes: Iterable[int],
         settings: Mapping[str, str] | None = None,
         function: str = "",
         **constants: Any,
     ) -> Graph:
         settings = products(*args) if settings is None else settings
-        return Graph(f"head.{name}", "head", function or f"{MODULE}:{name}", args, constants, settings)
+        name_ = f"head.{name}[{sizes_text(sizes)}]"
+        return Graph(name_, "head", function or f"{MODULE}:{name}", args, constants, settings)
 
     x, norm, weight = policy("x", tokens, hidden), policy("norm", hidden), policy("weight", rows, hidden)
     bias = (policy("bias", rows),) if chunks.padding else ()
     dhidden, logits = wide("dhidden", tokens, hidden), policy("logits", tokens, rows)
     per_token = wide("log_sum_exp", tokens), wide("coefficient", tokens)
+    product = tokens, rows, hidden
+    layer = "trainer.graphs.layer"
     return {
         "final_norm": graph(
-            "final_norm", x, norm, settings=ROWWISE, function="trainer.graphs.layer:rms_norm", eps=config.eps
+            "final_norm", x, norm, sizes=x.shape, settings=ROWWISE, function=f"{layer}:rms_norm", eps=config.eps
         ),
-        "chunk_forward": graph("chunk_forward", x, weight, *bias),
-        "chunk_softmax_backward": graph("chunk_softmax_backward", logits, *per_token, settings=ROWWISE),
-        "chunk_input_grad": graph("chunk_input_grad", dhidden, logits, weight),
-        "chunk_grad": graph(
-            "chunk_grad",
-            *(logits, x),
-            function="trainer.graphs.layer:weight_grad",
+        "chunk_forward": graph("chunk_forward", x, weight, *bias, sizes=product),
+        "chunk_softmax_backward": graph(
+            "chunk_softmax_backward", logits, *per_token, sizes=logits.shape, settings=ROWWISE
         ),
+        "chunk_input_grad": graph("chunk_input_grad", dhidden, logits, weight, sizes=product),
+        "chunk_grad": graph("chunk_grad", logits, x, sizes=product, function=f"{layer}:weight_grad"),
         "chunk_add": graph(
             "chunk_add",
             *(wide("total", rows, hidden), wide("grad", rows, hidden)),
+            sizes=(rows, hidden),
             settings=ROWWISE,
-            function="trainer.graphs.layer:add",
+            function=f"{layer}:add",
         ),
         "final_norm_backward": graph(
             "final_norm_backward",
             *(wide("total", hidden), dhidden, x, norm),
+            sizes=x.shape,
             settings=ROWWISE,
-            function="trainer.graphs.layer:norm_backward",
+            function=f"{layer}:norm_backward",
             eps=config.eps,
         ),
     }

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -90,8 +90,10 @@ class _Layer:
         hidden, eps = self.config.hidden, {"eps": self.config.eps}
         x, norm, total = self.policy("x", self.tokens, hidden), self.policy("norm", hidden), self.wide("total", hidden)
         return {
-            "norm": graph("rms_norm", x, norm, constants=eps, settings=ROWWISE),
-            "norm_backward": graph("norm_backward", total, x, x, norm, x, constants=eps, settings=ROWWISE),
+            "norm": graph("rms_norm", x, norm, sizes=x.shape, constants=eps, settings=ROWWISE),
+            "norm_backward": graph(
+                "norm_backward", *(total, x, x, norm, x), sizes=x.shape, constants=eps, settings=ROWWISE
+            ),
         }
 
     def attention(self) -> dict[str, Graph]:
@@ -109,7 +111,7 @@ class _Layer:
         }
         if config.qkv_bias:
             args = self.wide("total", width), self.policy("dy", self.tokens, width)
-            found["qkv_bias_grad"] = graph("bias_grad", *args, settings=ROWWISE)
+            found["qkv_bias_grad"] = graph("bias_grad", *args, sizes=args[1].shape, settings=ROWWISE)
         return found
 
     def heads(self) -> dict[str, Graph]:
@@ -117,11 +119,12 @@ class _Layer:
         rows, dim = tokens * (config.heads + 2 * config.kv_heads), config.head_dim
         angles = self.wide("cos", rows, dim), self.wide("sin", rows, dim)
         widths = {"q_width": config.q_width, "kv_width": config.kv_width}
-        kv = (self.policy(name, tokens, config.kv_width) for name in "kv")
+        heads, x = (tokens, config.heads + 2 * config.kv_heads, dim), self.policy("x", rows, dim)
+        qkv = self.policy("q", tokens, config.q_width), *(self.policy(name, tokens, config.kv_width) for name in "kv")
         return {
-            "split": graph("split_heads", self.policy("rows", rows, dim), constants=widths, settings=ROWWISE),
-            "rotate": graph("rotate", self.policy("x", rows, dim), *angles, settings=ROTATION),
-            "join": graph("join_heads", self.policy("q", tokens, config.q_width), *kv, settings=ROWWISE),
+            "split": graph("split_heads", replace(x, name="rows"), sizes=heads, constants=widths, settings=ROWWISE),
+            "rotate": graph("rotate", x, *angles, sizes=heads, settings=ROTATION),
+            "join": graph("join_heads", *qkv, sizes=heads, settings=ROWWISE),
         }
 
     def probabilities(self) -> dict[str, Graph]:
@@ -134,12 +137,16 @@ class _Layer:
         scores = self.policy("scores", self.options.micro_batch * config.kv_heads, group, sequence)
         probabilities, dprobabilities = replace(scores, name="probabilities"), replace(scores, name="dprobabilities")
         weights, rows = replace(scores, name="weights"), replace(q, name="rows")
+        mask = self.wide("mask", group, sequence)
+        sizes = self.options.micro_batch, sequence, config.heads, config.kv_heads, dim
         return {
-            "scores": graph("scores", q, k, constants=heads),
-            "softmax": graph("softmax", scores, self.wide("mask", group, sequence), settings=ROWWISE),
-            "attend": graph("attend", probabilities, v, constants=heads),
-            "softmax_backward": graph("softmax_backward", dprobabilities, probabilities, settings=ROWWISE),
-            "attend_backward": graph("attend_backward", weights, rows, constants=heads),
+            "scores": graph("scores", q, k, sizes=sizes, constants=heads),
+            "softmax": graph("softmax", scores, mask, sizes=scores.shape, settings=ROWWISE),
+            "attend": graph("attend", probabilities, v, sizes=sizes, constants=heads),
+            "softmax_backward": graph(
+                "softmax_backward", dprobabilities, probabilities, sizes=scores.shape, settings=ROWWISE
+            ),
+            "attend_backward": graph("attend_backward", weights, rows, sizes=sizes, constants=heads),
         }
 
     def mlp(self) -> dict[str, Graph]:
@@ -148,8 +155,8 @@ class _Layer:
         return {
             "gate_up": self.linear(2 * mlp, hidden),
             **self.backward("gate_up", 2 * mlp, hidden),
-            "swiglu": graph("swiglu", gate_up, settings=ROWWISE),
-            "swiglu_backward": graph("swiglu_backward", product, gate_up, settings=ROWWISE),
+            "swiglu": graph("swiglu", gate_up, sizes=product.shape, settings=ROWWISE),
+            "swiglu_backward": graph("swiglu_backward", product, gate_up, sizes=product.shape, settings=ROWWISE),
             "down": self.linear_residual(mlp),
             **self.backward("down", hidden, mlp),
         }
@@ -157,37 +164,48 @@ class _Layer:
     def linear(self, out: int, inner: int, *bias: TensorSpec) -> Graph:
         """x [T, inner] @ weight [out, inner] transposed"""
         args = self.policy("x", self.tokens, inner), self.policy("weight", out, inner), *bias
-        return graph("linear", *args, label=f"linear{'_bias' if bias else ''}[{out}x{inner}]")
+        return graph("linear", *args, sizes=(self.tokens, out, inner), label="linear_bias" if bias else "linear")
 
     def linear_residual(self, inner: int) -> Graph:
         """The same to [T, hidden], and the residual added."""
         out = self.config.hidden
         args = self.policy("x", self.tokens, inner), self.policy("weight", out, inner)
         residual = self.policy("residual", self.tokens, out)
-        return graph("linear_residual", *args, residual, label=f"linear_residual[{out}x{inner}]")
+        return graph("linear_residual", *args, residual, sizes=(self.tokens, out, inner))
 
     def backward(self, weight: str, out: int, inner: int) -> dict[str, Graph]:
         """Gradients of the product with a weight [out, inner]: of its input, of the weight, and the sum of those."""
         dy, x = self.policy("dy", self.tokens, out), self.policy("x", self.tokens, inner)
         total, grad = self.wide("total", out, inner), self.wide("grad", out, inner)
-        matrix, size = self.policy("weight", out, inner), f"[{out}x{inner}]"
+        matrix, sizes = self.policy("weight", out, inner), (self.tokens, out, inner)
         return {
-            f"{weight}_input_grad": graph("input_grad", dy, matrix, label=f"input_grad{size}"),
-            f"{weight}_grad": graph("weight_grad", dy, x, label=f"weight_grad{size}"),
-            f"{weight}_add": graph("add", total, grad, label=f"add{size}", settings=ROWWISE),
+            f"{weight}_input_grad": graph("input_grad", dy, matrix, sizes=sizes),
+            f"{weight}_grad": graph("weight_grad", dy, x, sizes=sizes),
+            f"{weight}_add": graph("add", total, grad, sizes=total.shape, settings=ROWWISE),
         }
 
 
 def graph(
     function: str,
     *args: TensorSpec,
+    sizes: Iterable[int],
     constants: Mapping[str, Any] | None = None,
     settings: Mapping[str, str] | None = None,
     label: str = "",
 ) -> Graph:
-    """A graph of trainer.graphs.layer, a product unless it has settings; `label` where the function is no name."""
+    """A graph of trainer.graphs.layer, a product unless it has settings.
+
+    Its name ends in `sizes`, those that tell it from the same function's in another model or for another sequence;
+    `label` stands where the function is no name.
+    """
     settings = products(*args) if settings is None else settings
-    return Graph(f"layer.{label or function}", "layer", f"{MODULE}:{function}", args, constants or {}, settings)
+    name = f"layer.{label or function}[{sizes_text(sizes)}]"
+    return Graph(name, "layer", f"{MODULE}:{function}", args, constants or {}, settings)
+
+
+def sizes_text(sizes: Iterable[int]) -> str:
+    """`512x3072x576`"""
+    return "x".join(map(str, sizes))
 
 
 def products(*args: TensorSpec) -> Mapping[str, str]:

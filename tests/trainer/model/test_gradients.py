@@ -105,7 +105,7 @@ class DoublesTheLargest(FakeBackend):
 
     def load(self, graph: Graph) -> LoadedGraph:
         loaded = super().load(graph)
-        if graph.name != "head.chunk_forward":
+        if not graph.name.startswith("head.chunk_forward["):
             return loaded
 
         def wrong(*args: torch.Tensor) -> tuple[torch.Tensor, ...]:
