@@ -10,6 +10,8 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal
 
+from graphcache.process.streams import report_warning
+
 # On a terminal, a column of words may be folded to so many characters a line.
 FOLDED = 8
 
@@ -40,7 +42,7 @@ def emit_facts(facts: Iterable[tuple[str, str]]) -> None:
 
 def emit_warning(name: str, message: str) -> None:
     """Print `warning[name]: message` on stderr."""
-    print(f"warning[{name}]: {printable(message)}", file=sys.stderr)
+    report_warning(name, printable(message))
 
 
 def _emit_plain(header: Sequence[str], rows: list[list[str]], right: Collection[str]) -> None:

@@ -83,6 +83,12 @@ class LfsPointerError(HeaderError):
     remedy = "fetch the weights with `git lfs pull`"
 
 
+class ForeignFormatError(HeaderError):
+    """A file of another format (GGUF, a zip or pickle of torch.save, a web page) where the weights should be."""
+
+    name = "checkpoint-format"
+
+
 # --- the header as bytes ------------------------------------------------------------------------------------------
 
 

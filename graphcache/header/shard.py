@@ -19,6 +19,7 @@ from graphcache.header.errors import (
     DataLongError,
     DataShortError,
     DtypeError,
+    ForeignFormatError,
     GapError,
     HeaderError,
     HeaderLengthError,
@@ -40,6 +41,7 @@ from graphcache.header.errors import (
     quoted,
 )
 from graphcache.header.json_bounds import Faults, parse
+from graphcache.header.kinds import foreign_kind
 
 # The format's own library writes and reads at most 100,000,000 bytes, and a published header of 126 MB exists. This
 # program only needs the shapes, so it takes that one too (a million tensors: 16 s, 1.1 GB). The worst that JSON can
@@ -128,6 +130,8 @@ def _header_text(fd: int, size_bytes: int, path: Path) -> bytes:
     if len(first) < 8:
         raise HeaderShortError(path, f"{len(first)} bytes; the header's length alone takes 8")
     length = int.from_bytes(first, "little")
+    if length > LIMIT_BYTES or 8 + length > size_bytes:
+        _refuse_foreign(first, path)
     if length > LIMIT_BYTES:
         raise HeaderLimitError(
             path, f"its first 8 bytes {first!r} give a header of {length:,} bytes; the limit is {LIMIT_BYTES:,}"
@@ -156,6 +160,12 @@ def _refuse_lfs_pointer(text: bytes, path: Path) -> None:
         sizes = [line[5:].decode("ascii", "replace") for line in text.splitlines() if line.startswith(b"size ")]
         stands_for = f" that stands for {sizes[0][:20]} bytes" if sizes else ""
         raise LfsPointerError(path, f"a Git LFS pointer{stands_for}, not the weights")
+
+
+def _refuse_foreign(first: bytes, path: Path) -> None:
+    kind = foreign_kind(first)
+    if kind is not None:
+        raise ForeignFormatError(path, *kind)
 
 
 def _entries(header: dict[str, Any], data_begin: int, size_bytes: int, path: Path) -> tuple[Entry, ...]:

@@ -1,6 +1,6 @@
 """A command's standard streams, which may be closed, lead to a reader that has gone, or lie on a full disk.
 
-Nothing here prints but `report_error`, for the two commands.
+Nothing here prints but `report_error` and `report_warning`, for the two commands.
 """
 
 from __future__ import annotations
@@ -46,6 +46,12 @@ def report_error(facts: Mapping[str, str], exit_code: int, *, as_json: bool, sho
         if facts["hint"]:
             print(f"  hint: {shown(facts['hint'])}", file=sys.stderr)
     return exit_code
+
+
+def report_warning(name: str, message: str) -> None:
+    """`warning[name]: message` for people, on stderr, which may be gone."""
+    with suppress(OSError):
+        print(f"warning[{name}]: {message}", file=sys.stderr)
 
 
 def end_output() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import inspect
 import json
 import os
+import pickle
 import struct
 import subprocess
 import sys
@@ -142,9 +144,16 @@ FAULTS: list[tuple[str, str, Callable[[Path], Path]]] = [
     ("header-limit", "9,223,372,036,854,775,808", raw(struct.pack("<Q", 2**63) + b"{}")),
     ("header-limit", "18,446,744,073,709,551,615", raw(b"\xff" * 16)),
     ("header-limit", f"{LIMIT_BYTES + 1:,}", raw(struct.pack("<Q", LIMIT_BYTES + 1) + b"{}")),
-    ("header-limit", "PK", raw(b"PK\x03\x04" + b"\x05" * 100)),
-    ("header-limit", "<!DOCTYP", raw(b"<!DOCTYPE html><html>Not found</html>")),
-    ("header-limit", "version", raw(b"version 1 of something else")),
+    ("checkpoint-format", "zip", raw(b"PK\x03\x04" + b"\x05" * 100)),
+    ("checkpoint-format", "zip", raw(b"PK\x03\x04\0\0\0\0" + b"\x05" * 100)),
+    ("checkpoint-format", "GGUF", raw(b"GGUF\x03\0\0\0" + b"\0" * 100)),
+    ("checkpoint-format", "a web page", raw(b"<!DOCTYPE html><html>Not found</html>")),
+    ("checkpoint-format", "a web page", raw(b"\n\n<html><head></head></html>")),
+    ("checkpoint-format", "JSON", raw(b'{"error": "not found"}')),
+    ("checkpoint-format", "a text", raw(b"version 1 of something else")),
+    ("checkpoint-format", "a text", raw(b"Entry not found")),
+    ("checkpoint-format", "gzip", raw(gzip.compress(b"weights"))),
+    *(("checkpoint-format", "a pickle", raw(pickle.dumps({"a": [1.5] * 99}, p))) for p in (2, 3, 4, 5)),
     ("header-truncated", "needs 108", raw(struct.pack("<Q", 100) + b"{")),
     ("header-truncated", "needs 100,000,008", raw(struct.pack("<Q", 100_000_000) + b"{}")),
     ("header-not-utf8", "0xff", file(TEXT.replace(b'"a"', b'"\xff"'))),

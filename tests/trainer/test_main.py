@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -86,6 +87,22 @@ def test_check_prints_what_was_found_and_takes_nothing(llama, data, tmp_path, ca
     assert "memory   host: " in shown
     assert "sequences" in shown
     assert not (tmp_path / "run").exists()
+
+
+def test_settings_of_the_model_that_nobody_knows_are_named(llama, data, tmp_path, capsys):
+    model = shutil.copytree(llama, tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "logit_scale": 0.5}))
+    argv = arguments(model, data, tmp_path / "run", "--steps", "1")
+    for command in (["check", *argv[1:]], argv):
+        assert main(command) == 0
+        assert "warning[model-config]: " in (said := capsys.readouterr().err)
+        assert "'logit_scale'" in said
+    assert main(["check", *argv[1:], "--resume", "--json"]) == 0
+    (warning,) = json.loads(capsys.readouterr().out)["warnings"]
+    assert "'logit_scale'" in warning
+    assert main(["check", *arguments(llama, data, tmp_path / "other")[1:]]) == 0
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_check_says_the_data_the_steps_and_where_a_run_goes_on(llama, data, tmp_path, capsys):

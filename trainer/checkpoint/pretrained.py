@@ -15,6 +15,7 @@ from graphcache.errors import GraphcacheError
 from graphcache.header.table import TensorInfo, TensorTable, read_config, read_table
 from trainer.host.tensor_bytes import read_tensor
 from trainer.model.config import ModelConfig
+from trainer.model.config_keys import notices
 from trainer.model.parameters import parameter_shapes
 from trainer.model.rope import inverse_frequencies
 
@@ -56,6 +57,7 @@ class InputCheckpoint:
         self.folder = model if model.is_dir() else model.parent
         self.config_json = config
         self.config = ModelConfig.from_json(config)
+        self.notices = tuple(notices(config))
         self.table: TensorTable = read_table(model)
         self._shapes = expected_shapes(self.config)
         self._shards = {path.name: path for path in self.table.shards}

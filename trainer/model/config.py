@@ -2,7 +2,7 @@
 
 Covered: Llama 2, 3, 3.1, 3.2 (with `rope_scaling` of the llama3 type, in either spelling of `transformers`), Qwen2 and
 2.5 (q, k and v with biases), grouped-query attention, tied and untied embeddings. Anything that would change the
-arithmetic and is not covered is an error that names the setting, never ignored.
+arithmetic and is not covered is an error that names the setting, never ignored: `trainer.model.config_keys` decides.
 """
 
 from __future__ import annotations
@@ -12,21 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from graphcache.errors import GraphcacheError
+from trainer.model.config_keys import ModelConfigError, UnsupportedModelError, refuse_other_arithmetic
 
 MODEL_TYPES = ("llama", "qwen2")
-
-
-class ModelConfigError(GraphcacheError):
-    """config.json lacks a setting, or has one that cannot be right."""
-
-    name = "model-config"
-
-
-class UnsupportedModelError(GraphcacheError):
-    """config.json asks for arithmetic that this trainer does not have."""
-
-    name = "unsupported-model"
 
 
 @dataclass(frozen=True)
@@ -85,10 +73,12 @@ class ModelConfig:
             raise UnsupportedModelError(
                 f"model_type is {model_type!r}", hint=f"supported model types: {', '.join(MODEL_TYPES)}"
             )
-        _refuse_other_arithmetic(config)
+        refuse_other_arithmetic(config)
         hidden, heads = _size(config, "hidden_size"), _size(config, "num_attention_heads")
         kv_heads = _size(config, "num_key_value_heads", heads)
         head_dim = _size(config, "head_dim", hidden // heads)
+        if config.get("head_dim") is None and hidden % heads:
+            raise ModelConfigError(f"hidden_size {hidden} cannot be shared out to {heads} attention heads")
         if heads % kv_heads:
             raise ModelConfigError(f"{heads} attention heads cannot be shared out to {kv_heads} key-value heads")
         if head_dim % 2:
@@ -107,7 +97,7 @@ class ModelConfig:
             eps=_number(config, "rms_norm_eps", 1e-6),
             rope_theta=theta,
             rope_scaling=scaling,
-            tied=bool(config.get("tie_word_embeddings", False)),
+            tied=_flag(config, "tie_word_embeddings"),
             qkv_bias=model_type == "qwen2",
             max_length=None if max_length is None else _size(config, "max_position_embeddings"),
         )
@@ -139,41 +129,24 @@ def _number(config: Mapping[str, Any], name: str, default: float | None = None) 
     return float(value)
 
 
-# Settings whose other values change the arithmetic: name, the values that are covered.
-_COVERED: tuple[tuple[str, tuple[Any, ...]], ...] = (
-    ("hidden_act", (None, "silu")),
-    ("attention_bias", (None, False)),
-    ("mlp_bias", (None, False)),
-    ("use_sliding_window", (None, False)),
-    ("attention_dropout", (None, 0, 0.0)),
-    ("pretraining_tp", (None, 1)),
-    ("partial_rotary_factor", (None, 1, 1.0)),
-    ("quantization_config", (None,)),
-    ("is_decoder", (None, True, False)),
-)
-
-
-def _refuse_other_arithmetic(config: Mapping[str, Any]) -> None:
-    for name, covered in _COVERED:
-        value = config.get(name)
-        if value not in covered:
-            raise UnsupportedModelError(
-                f"{name} is {value!r} in config.json",
-                hint=f"this trainer covers {name} = {covered[-1]!r} only",
-            )
-    kinds = config.get("layer_types") or []
-    if not isinstance(kinds, list):
-        raise ModelConfigError(f"layer_types is {kinds!r}: not a list")
-    other = sorted({str(kind) for kind in kinds if kind != "full_attention"})
-    if other:
-        raise UnsupportedModelError(f"layer_types has {', '.join(other)}", hint="only full_attention is covered")
+def _flag(config: Mapping[str, Any], name: str) -> bool:
+    """A switch that is off unless it is given; the text "false" is none."""
+    value = config.get(name)
+    if value not in (None, True, False):
+        raise ModelConfigError(f"{name} is {value!r}: not true or false")
+    return bool(value)
 
 
 def _rope(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
-    """Base and scaling, from `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before)."""
-    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    """Base and scaling, as `convert_rope_params_to_dict` of transformers 5 takes them: from `rope_scaling` where it is
+    given, else from `rope_parameters`; a base that is not in there is `rope_theta` beside it, else 10,000.
+    """
+    parameters = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if not isinstance(parameters, Mapping):
         raise ModelConfigError(f"rope_scaling is {parameters!r}: not an object")
+    nested = sorted(name for name, value in parameters.items() if isinstance(value, Mapping))
+    if nested:
+        raise UnsupportedModelError(f"rope_parameters has settings of their own for {', '.join(nested)}")
     where = "rope_theta"
     theta = _number(parameters if parameters.get(where) is not None else config, where, 10000.0)
     kind = parameters.get("rope_type", parameters.get("type", "default"))
@@ -186,5 +159,13 @@ def _rope(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     low, high = _number(parameters, "low_freq_factor"), _number(parameters, "high_freq_factor")
     if high <= low:
         raise ModelConfigError(f"rope_scaling: high_freq_factor {high} is not above low_freq_factor {low}")
-    length = _size(parameters, "original_max_position_embeddings", config.get("original_max_position_embeddings"))
-    return theta, RopeScaling(_number(parameters, "factor"), low, high, length)
+    return theta, RopeScaling(_number(parameters, "factor"), low, high, _original_length(config, parameters))
+
+
+def _original_length(config: Mapping[str, Any], parameters: Mapping[str, Any]) -> int:
+    """Of the rotary parameters. transformers does not read the one beside them, which must not say something else."""
+    name = "original_max_position_embeddings"
+    length = _size(parameters, name)
+    if config.get(name) not in (None, length):
+        raise ModelConfigError(f"{name} is {length} in the rotary parameters and {config[name]!r} beside them")
+    return length

@@ -20,6 +20,7 @@ from trainer.record.folder import RunFolder
 from trainer.record.report import Progress, data_lines, steps_line, summary
 from trainer.run.load import build_network, initial_state, load_weights, saved_state
 from trainer.run.session import Session
+from trainer.run.show import warn
 from trainer.run.stop import StopRequest
 
 # Whose versions a run's numbers may depend on.
@@ -35,6 +36,7 @@ def run(config: RunConfig) -> dict[str, Any]:
     with StopRequest().installed() as stop, folder.held(resume=config.resume), deterministic(thread_count()):
         share_one_heap()
         ready = Findings(config, held=True).ready()
+        warn(ready.checkpoint)
         give_back_free_memory()
         with Progress(ready.steps) as progress:
             for line in _start_lines(ready):

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from graphcache.errors import GraphcacheError
+from graphcache.process.streams import report_warning
+from trainer.checkpoint.pretrained import InputCheckpoint
 from trainer.preflight.preflight import Findings, process_bytes, steps_in_all
 from trainer.record.report import data_lines, steps_line
 from trainer.step.memory import DevicePlan
@@ -22,6 +24,7 @@ def show_summary(facts: Mapping[str, Any], *, as_json: bool) -> None:
 
 def show_findings(findings: Findings, problem: GraphcacheError | None, *, as_json: bool) -> None:
     """What preflight found; `problem` is part of the JSON, and on its way to stderr otherwise."""
+    warn(findings.checkpoint)
     if as_json:
         error = {} if problem is None else {"error": problem.as_json(), "exit_code": problem.exit_code}
         _print_json({**_as_json(findings), **error})
@@ -46,6 +49,12 @@ def show_findings(findings: Findings, problem: GraphcacheError | None, *, as_jso
             print(steps_line(steps_in_all(findings.config, findings.corpus), findings.saved))
 
 
+def warn(checkpoint: InputCheckpoint | None) -> None:
+    """What should be known of the model's config.json, on stderr."""
+    for notice in () if checkpoint is None else checkpoint.notices:
+        report_warning("model-config", notice)
+
+
 def _as_json(findings: Findings) -> dict[str, Any]:
     return {
         "devices": [] if findings.choice is None else findings.choice.lines(),
@@ -53,6 +62,7 @@ def _as_json(findings: Findings) -> dict[str, Any]:
         "memory": None if findings.memory is None else findings.memory.as_json(),
         "data": None if findings.corpus is None else findings.corpus.facts.as_json(),
         "steps": None if findings.corpus is None else steps_in_all(findings.config, findings.corpus),
+        "warnings": [] if findings.checkpoint is None else list(findings.checkpoint.notices),
         "resume_from": None if findings.saved is None else str(findings.saved.folder),
     }
 

@@ -5,11 +5,28 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from copy import deepcopy
+from dataclasses import fields
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import GenerationConfig, LlamaConfig, Qwen2Config
+from transformers.modeling_rope_utils import RopeParameters
 
-from trainer.model.config import ModelConfig, ModelConfigError, RopeScaling, UnsupportedModelError
+from trainer.model.config import ModelConfig, RopeScaling
+from trainer.model.config_keys import (
+    COVERED,
+    NO_EFFECT,
+    READ,
+    ROPE_NO_EFFECT,
+    ROPE_READ,
+    ModelConfigError,
+    UnsupportedModelError,
+    notices,
+)
 
 SMOLLM = json.loads((Path(__file__).parents[2] / "data/smollm2-135m/config.json").read_text())
 QWEN = {
@@ -81,6 +98,12 @@ def test_llama3_scaling_in_every_spelling(rope: dict) -> None:
         ({"pretraining_tp": 2}, "pretraining_tp"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
+        ({"is_causal": False}, "is_causal"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder"),
+        ({"per_layer_config": {"0": {"num_attention_heads": 3}}}, "per_layer_config"),
+        ({"partial_rotary_factor": 0.25}, "partial_rotary_factor"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "llama3"}}}, "full_attention"),
+        ({"rope_parameters": {"rope_theta": 1e4}, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "linear"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
     ],
@@ -108,11 +131,76 @@ def test_other_arithmetic_is_refused_by_name(change: dict, named: str) -> None:
         ({"rope_scaling": "llama3"}, "rope_scaling"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor"),
         ({"rope_scaling": SCALING | {"low_freq_factor": 4.0}}, "high_freq_factor"),
+        ({"rope_scaling": SCALING, "original_max_position_embeddings": 4096}, "8192 in the rotary parameters and 4096"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings"),
+        ({"head_dim": None, "num_attention_heads": 7, "num_key_value_heads": 7}, "7 attention heads"),
     ],
 )
 def test_impossible_settings_are_named(change: dict, named: str) -> None:
     with pytest.raises(ModelConfigError, match=named):
         ModelConfig.from_json(SMOLLM | change)
+
+
+ROPES = st.fixed_dictionaries(
+    {},
+    optional={
+        "rope_theta": st.sampled_from([7.0, 5e5]),
+        "rope_scaling": st.sampled_from([None, {}, SCALING, SCALING | {"rope_theta": 3e4}, {"rope_type": "default"}]),
+        "rope_parameters": st.sampled_from([None, SCALING | {"rope_theta": 2e4}, {"rope_type": "default"}]),
+    },
+)
+
+
+@given(ROPES)
+def test_rotary_parameters_are_those_that_transformers_takes(rope: dict[str, Any]) -> None:
+    plain = {name: value for name, value in SMOLLM.items() if not name.startswith("rope")}
+    ours = ModelConfig.from_json(plain | rope)
+    theirs = LlamaConfig(**deepcopy(plain | rope)).rope_parameters
+    assert ours.rope_theta == theirs["rope_theta"]
+    assert (ours.rope_scaling is None) == (theirs["rope_type"] == "default")
+    if ours.rope_scaling is not None:
+        assert ours.rope_scaling == RopeScaling(
+            theirs["factor"],
+            theirs["low_freq_factor"],
+            theirs["high_freq_factor"],
+            theirs["original_max_position_embeddings"],
+        )
+
+
+def test_every_key_that_transformers_knows_is_decided() -> None:
+    """A key that a newer transformers adds fails here: look what it does, and decide it."""
+    known = {field.name for kind in (LlamaConfig, Qwen2Config) for field in fields(kind)}
+    known |= LlamaConfig().to_dict().keys() | Qwen2Config().to_dict().keys()
+    known |= GenerationConfig._get_default_generation_params().keys()
+    assert known - READ - COVERED.keys() - NO_EFFECT == {"architectures"}
+    assert set(get_type_hints(RopeParameters)) <= ROPE_READ | ROPE_NO_EFFECT
+
+
+def test_no_key_is_decided_twice() -> None:
+    assert len(READ | COVERED.keys() | NO_EFFECT) == len(READ) + len(COVERED) + len(NO_EFFECT)
+    assert not ROPE_READ & ROPE_NO_EFFECT
+
+
+@pytest.mark.parametrize("model", [SMOLLM, QWEN, SMOLLM | LlamaConfig().to_dict(), QWEN | Qwen2Config().to_dict()])
+def test_known_keys_are_accepted_without_a_word(model: dict) -> None:
+    ModelConfig.from_json(model)
+    assert not list(notices(model))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"attn_logit_softcapping": 50.0}, "'attn_logit_softcapping'"),
+        ({"auto_map": {}, "residual\nscale": 0.5}, r"'auto_map', 'residual\nscale'"),
+        ({"rope_scaling": {"rope_type": "default", "ntk_beta": 4}}, "'ntk_beta of the rotary parameters'"),
+        ({"architectures": ["LlamaEncoderModel"]}, "LlamaEncoderModel"),
+        ({"rope_scaling": SCALING, "rope_parameters": {"rope_theta": 1.0}}, "rope_scaling counts"),
+    ],
+)
+def test_what_nobody_has_decided_is_named(change: dict, named: str) -> None:
+    ModelConfig.from_json(SMOLLM | change)
+    (notice,) = notices(SMOLLM | change)
+    assert named in notice
 
 
 def test_catalogs_leave_torch_out() -> None:
