@@ -13,9 +13,10 @@ from graphcache.store.local import LocalStore
 from graphcache.verify.integrity import verify
 from tests.store.fakes import fake_artifact, fake_facts, fake_key
 from tests.store.processes import kill, start
+from tests.support.storms import rounds
 
-KILLS = 200
-STORES = 10
+STORES = rounds(3, 10)
+KILLS_A_STORE = 20
 
 
 def commit_until_killed(store: LocalStore, first: int, acknowledgements: int) -> None:
@@ -45,7 +46,7 @@ def test_a_kill_at_any_moment_loses_only_what_was_being_written(tmp_path):
     for round_ in range(STORES):
         store = LocalStore(tmp_path / str(round_))
         acknowledged: set[int] = set()
-        for n in range(KILLS // STORES):
+        for n in range(KILLS_A_STORE):
             acknowledged |= set(run_and_kill(store, n * 1000, random.uniform(0, 0.06)))
             seen = LocalStore(store.root)
             report = verify(seen)

@@ -18,6 +18,7 @@ import pytest
 
 from graphcache.store.files import TEMPORARY
 from tests.support.fork_server import fork_server
+from tests.support.storms import rounds
 from tests.trainer.record.test_report import FIELDS
 from tests.trainer.run.test_run import assert_same_state
 from tests.trainer.runs import losses, records
@@ -278,7 +279,7 @@ def run_once(*argv: str) -> None:
 
 @pytest.mark.stress
 def test_killed_at_any_moment_a_run_goes_on_to_the_same_end(llama, data, tmp_path):
-    steps = 40
+    steps = rounds(12, 40)
     assert main(arguments(llama, data, tmp_path / "straight", "--steps", str(steps))) == 0
     argv = arguments(llama, data, tmp_path / "run", "--steps", str(steps), "--save-every", "1", "--resume")
     with fork_server("trainer.run.run") as server:

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from graphcache.store.files import TEMPORARY
 from tests.support.fork_server import fork_server
+from tests.support.storms import rounds
 from tests.support.tiny import LLAMA, write_checkpoint
 from tests.trainer.checkpoint.example import assert_is, contents, save_forever, state, units
 from trainer.checkpoint import folder as folder_module
@@ -252,10 +253,10 @@ def test_an_error_of_a_unit_leaves_nothing(model, checkpoints):
 def test_kill_at_any_moment_leaves_a_complete_checkpoint(model, checkpoints):
     step = 1
     with fork_server(save_forever.__module__) as server:
-        for round_ in range(60):
+        for round_ in range(rounds(20, 60)):
             pid = server.start(f"{save_forever.__module__}:save_forever", str(model), str(checkpoints), str(step))
             said = [int(server.readline())]
-            time.sleep(0.002 * round_)
+            time.sleep(rounds(6, 2) * 0.001 * round_)
             os.kill(pid, signal.SIGKILL)
             said.extend(int(line) for line in server.lines())
             saved = newest(checkpoints)
