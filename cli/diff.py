@@ -15,13 +15,11 @@ from cli.options import cache_option, cli_command, json_option, manifests_option
 from cli.render import count_text, emit_facts, emit_json, emit_table, emit_warning, secs_text
 from graphcache import catalog
 from graphcache.export.client import export_programs, installed_torch
-from graphcache.graph import Graph
-from graphcache.header.table import TensorTable
 from graphcache.local.memo import memo_of
 from graphcache.location import cache_dir
 from graphcache.manifest.baseline import Baseline, find_manifests, of_revision, of_work_tree
-from graphcache.manifest.diff import Comparison, Now, compare
-from graphcache.manifest.manifest import Manifest, known_programs
+from graphcache.manifest.diff import Comparison, Now, compare, listed
+from graphcache.manifest.manifest import known_programs
 from graphcache.process.own_command import own_command
 from graphcache.source.checkout import check_sources
 from graphcache.source.hash import SourceHashes
@@ -125,12 +123,6 @@ def _compared(
         for baseline, comparisons in zip(baselines, results, strict=True)
     ]
     return compared, programs.trouble
-
-
-def listed(manifest: Manifest) -> tuple[Graph, ...]:
-    """The graphs that the manifest's catalogs list now, for the same model and options."""
-    table = TensorTable.from_groups(manifest.groups)
-    return catalog.list_graphs(manifest.catalogs, table, manifest.config, manifest.catalog_options).graphs
 
 
 def build_command(baseline: Baseline, cache: str | None) -> str:

@@ -34,18 +34,20 @@ def cache_dir(option: str | os.PathLike[str] | None = None) -> Path:
     return xdg_cache / "graphcache"
 
 
-def local_dir(cache: Path, *, building: bool = False) -> Path | None:
+def local_dir(cache: Path, *, building: bool = False, read_only: bool = False) -> Path | None:
     """Where what can be thrown away (memo, usage ledger: SQLite) of the cache at `cache` is kept.
 
     Inside the cache when that is a local disk that we may write to; else in the XDG cache folder under a name made
     from the cache's real path, since SQLite needs locks that a network file system may only pretend to have. A folder
-    that is no store, named by mistake perhaps, is left as it is unless the caller is `building` one there. None where
-    that leaves no place, for want of a home: it is kept nowhere then.
+    that is no store, named by mistake perhaps, is left as it is unless the caller is `building` one there; so is any
+    that is used `read_only`. None where that leaves no place, for want of a home: it is kept nowhere then.
     """
-    if _is_writable(cache) and not _on_network(cache) and (building or Layout(cache).is_store()):
+    if not read_only and _is_writable(cache) and not _on_network(cache) and (building or Layout(cache).is_store()):
         return cache / "local"
     xdg_cache = _xdg_cache()
-    return xdg_cache and xdg_cache / "graphcache" / "local" / checksum(os.fsencode(os.path.realpath(cache)))
+    if xdg_cache is None or (read_only and xdg_cache / "graphcache" == cache):
+        return None
+    return xdg_cache / "graphcache" / "local" / checksum(os.fsencode(os.path.realpath(cache)))
 
 
 def _is_writable(folder: Path) -> bool:

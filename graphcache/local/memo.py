@@ -20,9 +20,10 @@ from graphcache.location import local_dir
 NO_PLACE = "there is no folder for it: neither XDG_CACHE_HOME nor HOME names one by its whole path"
 
 
-def memo_of(cache: Path, *, building: bool = False) -> Memo:
-    """The memo that belongs to the cache folder `cache`; `building`: which the caller is about to fill."""
-    local = local_dir(cache, building=building)
+def memo_of(cache: Path, *, building: bool = False, read_only: bool = False) -> Memo:
+    """The memo that belongs to the cache folder `cache`, which the caller is about to fill (`building`) or must leave
+    as it is (`read_only`)."""
+    local = local_dir(cache, building=building, read_only=read_only)
     return Memo(local and local / "memo")
 
 

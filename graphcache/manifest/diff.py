@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from graphcache.catalog import list_graphs
 from graphcache.costs import Costs, Expected
 from graphcache.digest import json_sha256
 from graphcache.errors import GraphcacheError
 from graphcache.graph import Graph, TensorSpec
+from graphcache.header.table import TensorTable
 from graphcache.key import PROGRAM, PROGRAM_FORMAT, SETTING, Difference
 from graphcache.manifest.manifest import Manifest, Recorded
 from graphcache.plan import PlanItem, plan
@@ -111,6 +113,12 @@ class Comparison:
             "expected_secs": self.expected and self.expected.secs,
             "expected_from": self.expected and self.expected.basis,
         }
+
+
+def listed(manifest: Manifest) -> tuple[Graph, ...]:
+    """The graphs that the manifest's catalogs list now, for the same model and options."""
+    table = TensorTable.from_groups(manifest.groups)
+    return list_graphs(manifest.catalogs, table, manifest.config, manifest.catalog_options).graphs
 
 
 @dataclass(frozen=True)

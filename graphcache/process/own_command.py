@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.machinery
 import os
 import sys
+from pathlib import Path
 
-import graphcache
-
+# Of the package, which need not be imported to be asked for.
+OWN_FILE = Path(__file__).parents[1] / "__init__.py"
 INSTALLED = ("graphcache",)
 # `python -m` looks in the current folder first, the installed command never does.
 IN_THIS_FOLDER = ("python", "-m", "cli.main")
@@ -16,7 +17,7 @@ IN_THIS_FOLDER = ("python", "-m", "cli.main")
 def own_command() -> tuple[str, ...]:
     """`graphcache`, or `python -m cli.main` for a process that took this package from its current folder, a checkout,
     where the installed command would import another one, or none."""
-    return INSTALLED if _same(_installed(), graphcache.__file__) else IN_THIS_FOLDER
+    return INSTALLED if _same(_installed(), str(OWN_FILE)) else IN_THIS_FOLDER
 
 
 def _installed() -> str | None:

@@ -180,7 +180,9 @@ class _Package:
     def _module(self, name: str) -> Module | None:
         """A first-party module, or None."""
         if name not in self._modules:
-            file = self._tree.file(name) if self._is_first_party(name) else None
+            # The public face of this package (`@graphcache.compiled`) is only a name: nothing in it is a graph's code.
+            ours = name != OWN_PACKAGE and self._is_first_party(name)
+            file = self._tree.file(name) if ours else None
             self._modules[name] = None if file is None else Module.parse(file)
         return self._modules[name]
 

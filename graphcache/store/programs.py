@@ -42,12 +42,14 @@ def question(source: str, graph: Graph, torch: str) -> Question:
 class Programs:
     """Answers from this process and from the cache at `root`, in this order.
 
-    known:   answers to begin with, by the digest of their question, as `graphcache.manifest` gives them
+    known:     answers to begin with, by the digest of their question, as `graphcache.manifest` gives them
+    read_only: whether answers are kept in this process alone
     trouble: why the last answer could not be kept; empty when all is well. Keeping one never fails a command.
     """
 
-    def __init__(self, root: Path | None, known: Mapping[str, str] | None = None) -> None:
+    def __init__(self, root: Path | None, known: Mapping[str, str] | None = None, *, read_only: bool = False) -> None:
         self.trouble = ""
+        self._read_only = read_only
         self._root = root
         self._known = dict(known or {})
 
@@ -67,7 +69,7 @@ class Programs:
         asked = question(source, graph, torch)
         digest = json_sha256(asked)
         self._known[digest] = program
-        if self._root is None or self._read(asked, digest) == program:
+        if self._root is None or self._read_only or self._read(asked, digest) == program:
             return
         try:
             write_file(
