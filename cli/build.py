@@ -9,8 +9,18 @@ from typing import Any
 
 import click
 
-from cli.cache import toolchain_text, warn_of_faults
-from cli.options import PATH, Positive, cache_option, catalog_options, cli_command, given, json_option, only_option
+from cli.cache import toolchain_text, warn_of_faults, warn_of_troubles
+from cli.options import (
+    PATH,
+    Positive,
+    cache_option,
+    catalog_options,
+    cli_command,
+    given,
+    json_option,
+    only_option,
+    remote_option,
+)
 from cli.progress import build_progress
 from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, emit_warning, printable, secs_text
 from graphcache import catalog
@@ -18,6 +28,7 @@ from graphcache.build.build import DEFAULT_TIMEOUT_SECS, BuildOptions, build
 from graphcache.build.report import Report
 from graphcache.catalog import CatalogOptions
 from graphcache.costs import Costs
+from graphcache.errors import UsageError
 from graphcache.graph import Listing
 from graphcache.local.memo import Memo, memo_of
 from graphcache.location import cache_dir
@@ -27,12 +38,14 @@ from graphcache.manifest.manifest import Compiled, Manifest, known_programs, oth
 from graphcache.manifest.model_source import ModelSource
 from graphcache.manifest.text import ManifestError
 from graphcache.plan import PlanItem, plan
+from graphcache.remote.opening import open_store
+from graphcache.remote.url import remote_urls
 from graphcache.source.checkout import check_sources
 from graphcache.source.hash import SourceHashes
 from graphcache.source.tree import WorkTree
 from graphcache.store.base import Cost, Entry
 from graphcache.store.local import LocalStore
-from graphcache.store.programs import Programs
+from graphcache.store.programs import Programs, question_digest
 from graphcache.toolchain.base import DEFAULT_FUSION, FUSIONS, identity
 
 FAILED = 1
@@ -75,6 +88,7 @@ class Request:
     examples=(
         "graphcache build --shapes-from model.safetensors --only adamw",
         "graphcache build --shapes-from Llama-3.1-8B --only adamw --fusion 8 --jobs 4",
+        "graphcache build --shapes-from Llama-3.1-8B --remote s3://bucket/graphcache --push",
         "graphcache build --shapes-from cache_manifests/llama-3.1-8b-adamw.json --only adamw --dry-run",
         "graphcache build --shapes-from Llama-3.1-8B --dry-run --manifest cache_manifests/llama-3.1-8b.json",
     ),
@@ -116,12 +130,16 @@ class Request:
 @click.option("--retry", is_flag=True, help="Compile also what the compiler refused before.")
 @click.option("--dry-run", is_flag=True, help="Show what would be compiled, and why.")
 @cache_option
+@remote_option
+@click.option("--push", is_flag=True, help="Write what is built to the last remote that can be written, at once.")
 @json_option
 def command(
     source: Path,
     only: tuple[str, ...],
     manifest: Path | None,
     cache: str | None,
+    remotes: tuple[str, ...],
+    push: bool,
     dry_run: bool,
     as_json: bool,
     **options: Any,
@@ -131,7 +149,8 @@ def command(
     Interrupted in any way, it loses only what was being compiled; run it again and it goes on. Exit code 1: a graph
     could not be compiled; the others were. A manifest's catalogs, options and fusion stand where none are given.
     """
-    request = _request(source, only, manifest, cache, options)
+    store = _store(cache, remotes, push and not dry_run)
+    request = _request(source, only, manifest, store, options)
     with memo_of(request.store.root, building=not dry_run) as memo:
         if dry_run:
             return _dry_run(request, memo, manifest, as_json)
@@ -152,11 +171,31 @@ def command(
         emit_json(_as_json(request, report, str(manifest) if written else None))
     else:
         _show(request, report, manifest)
+    if push:
+        _push_built(request, report)
     return FAILED if report.failed else 0
 
 
+def _store(cache: str | None, remotes: Sequence[str], push: bool) -> LocalStore:
+    urls = remote_urls(remotes)
+    if push and not urls:
+        raise UsageError("--push, and no remote is named", hint="give --remote, such as s3://bucket/graphcache")
+    return open_store(cache_dir(cache), urls, push=push)
+
+
+def _push_built(request: Request, report: Report) -> None:
+    """The rest of --push: what was here before, and which program each source exports to. Raises RemoteError."""
+    from graphcache.remote.tiered import TieredStore
+
+    if isinstance(request.store, TieredStore):
+        torch = report.toolchain["torch"]
+        items = [outcome.item for outcome in report.outcomes]
+        answers = [question_digest(item.source.digest, item.graph, torch) for item in items]
+        request.store.push_built([o.entry for o in report.outcomes if o.entry], answers)
+
+
 def _request(
-    source: Path, only: tuple[str, ...], manifest: Path | None, cache: str | None, options: Mapping[str, Any]
+    source: Path, only: tuple[str, ...], manifest: Path | None, store: LocalStore, options: Mapping[str, Any]
 ) -> Request:
     if manifest is not None:
         check_target(manifest)
@@ -177,7 +216,7 @@ def _request(
     if manifest is not None:
         functions = [*catalog.functions(names), *(graph.function for graph in listing.graphs)]
         check_sources(functions, [manifest.absolute().parent])
-    return Request(model, names, chosen, fusion, listing, LocalStore(cache_dir(cache)), tuple(known.values()))
+    return Request(model, names, chosen, fusion, listing, store, tuple(known.values()))
 
 
 def _before(path: Path) -> dict[Path, Manifest]:
@@ -214,6 +253,7 @@ def _dry_run(request: Request, memo: Memo, manifest: Path | None, as_json: bool)
     if manifest is not None:
         _write(manifest, request, toolchain, ((item, item.entry) for item in items))
     warn_of_faults(request.store.faults)
+    warn_of_troubles(request.store)
     if as_json:
         facts = {"cache": str(request.store.root), "manifest": None if manifest is None else str(manifest)}
         emit_json({**facts, "graphs": [_item_json(item) for item in items]})
@@ -274,6 +314,7 @@ def _as_json(request: Request, report: Report, manifest: str | None) -> dict[str
         "toolchain": dict(report.toolchain),
         "graphs": [outcome.as_json() for outcome in report.outcomes],
         "faults": [fault.as_json() for fault in request.store.faults],
+        "troubles": list(request.store.troubles),
         "manifest": manifest,
         "wall_secs": round(report.wall_secs, 3),
     }
@@ -281,6 +322,7 @@ def _as_json(request: Request, report: Report, manifest: str | None) -> dict[str
 
 def _show(request: Request, report: Report, manifest: Path | None) -> None:
     warn_of_faults(request.store.faults)
+    warn_of_troubles(request.store)
     for outcome in report.failed:
         trouble = outcome.trouble
         if trouble is not None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from cli.render import emit_warning
-from graphcache.errors import StoreError
+from graphcache.errors import StoreError, UsageError
 from graphcache.key import SETTING
 from graphcache.local.memo import memo_of
 from graphcache.local.usage import Ledger, Usage
@@ -16,6 +16,9 @@ from graphcache.store.files import dangling_hint
 from graphcache.store.find import KEY_DIGITS as KEY_DIGITS
 from graphcache.store.foreign import is_foreign
 from graphcache.store.local import LocalStore
+
+if TYPE_CHECKING:
+    from graphcache.remote.tier import Tier
 
 
 def open_cache(option: str | None) -> LocalStore:
@@ -28,6 +31,19 @@ def open_cache(option: str | None) -> LocalStore:
     if is_foreign(store.layout):
         raise StoreError(f"{root} is no cache: something else lies there", hint="--cache names another")
     return store
+
+
+def one_remote(options: Sequence[str]) -> Tier:
+    """The remote that push or pull works on: the only one that is named. Raises UsageError, RemoteError."""
+    from graphcache.remote.files import open_files
+    from graphcache.remote.tier import Tier
+    from graphcache.remote.url import VARIABLE, remote_urls
+
+    urls = remote_urls(options)
+    if len(urls) != 1:
+        named = f"{len(urls)} remotes are named: {', '.join(map(str, urls))}" if urls else "no remote is named"
+        raise UsageError(named, hint=f"give one --remote, such as s3://bucket/graphcache; {VARIABLE} may name it too")
+    return Tier(open_files(urls[0]))
 
 
 def usage_of(store: LocalStore) -> dict[str, Usage]:
@@ -56,6 +72,12 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 def warn_of_faults(faults: Iterable[Fault]) -> None:
     for fault in faults:
         emit_warning("corrupt", fault_text(fault))
+
+
+def warn_of_troubles(store: LocalStore) -> None:
+    """Remotes that did not do what was asked of them."""
+    for trouble in store.troubles:
+        emit_warning("remote", trouble)
 
 
 def fault_text(fault: Fault) -> str:

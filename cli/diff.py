@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from cli.cache import KEY_DIGITS, toolchain_text, warn_of_faults
-from cli.options import cache_option, cli_command, json_option, manifests_option
+from cli.cache import KEY_DIGITS, toolchain_text, warn_of_faults, warn_of_troubles
+from cli.options import cache_option, cli_command, json_option, manifests_option, remote_option
 from cli.render import count_text, emit_facts, emit_json, emit_table, emit_warning, secs_text
 from graphcache import catalog
 from graphcache.export.client import export_programs, installed_torch
@@ -21,6 +21,8 @@ from graphcache.manifest.baseline import Baseline, find_manifests, of_revision, 
 from graphcache.manifest.diff import Comparison, Now, compare, listed
 from graphcache.manifest.manifest import known_programs
 from graphcache.process.own_command import own_command
+from graphcache.remote.opening import open_store
+from graphcache.remote.url import remote_urls
 from graphcache.source.checkout import check_sources
 from graphcache.source.hash import SourceHashes
 from graphcache.source.tree import WorkTree
@@ -75,8 +77,11 @@ class Compared:
 @manifests_option("A manifest to compare; may be given several times. Default: all in the checkout's cache_manifests/.")
 @click.option("--since", metavar="REV", help="Compare with manifests and sources as they were at this git revision.")
 @cache_option
+@remote_option
 @json_option
-def command(manifests: tuple[Path, ...], since: str | None, cache: str | None, as_json: bool) -> int:
+def command(
+    manifests: tuple[Path, ...], since: str | None, cache: str | None, remotes: tuple[str, ...], as_json: bool
+) -> int:
     """Say which graphs are stale, why, and what building them costs.
 
     A graph is: unchanged; same program (its source changed, what it exports to did not); stale, with source, signature
@@ -85,15 +90,17 @@ def command(manifests: tuple[Path, ...], since: str | None, cache: str | None, a
 
     Exit code 0: nothing to do (unchanged, same program, planned). 1: something to do. 2: an error.
     """
-    store = LocalStore(cache_dir(cache))
+    urls = remote_urls(remotes)
+    store = open_store(cache_dir(cache), urls)
     current = of_work_tree(find_manifests(manifests, Path.cwd()))
     check_sources(_functions(current), [Path.cwd(), *(baseline.path.absolute().parent for baseline in current)])
     with memo_of(store.root) as memo:
         toolchain = seen(memo)
-    compared, trouble = _compared(current, since, store, toolchain, cache)
+    compared, trouble = _compared(current, since, store, toolchain, cache, remotes=bool(urls))
     if trouble:
         emit_warning("programs", f"what was exported could not be kept: {trouble}")
     warn_of_faults(store.faults)
+    warn_of_troubles(store)
     if as_json:
         emit_json(_as_json(compared, store, toolchain, since))
     else:
@@ -109,11 +116,18 @@ def _functions(baselines: Iterable[Baseline]) -> set[str]:
 
 
 def _compared(
-    current: Sequence[Baseline], since: str | None, store: LocalStore, toolchain: Seen, cache: str | None
+    current: Sequence[Baseline],
+    since: str | None,
+    store: LocalStore,
+    toolchain: Seen,
+    cache: str | None,
+    *,
+    remotes: bool,
 ) -> tuple[list[Compared], str]:
     """Every manifest with its comparisons; and why programs that were exported could not be kept, if they could not."""
     # A folder that is no store, named by mistake perhaps, is left as it is.
-    root = store.root if store.layout.is_store() else None
+    # With a remote it is meant to be filled.
+    root = store.root if store.layout.is_store() or remotes else None
     programs = Programs(root, known_programs(baseline.manifest for baseline in current))
     baselines = current if since is None else of_revision(current, since, programs, Path.cwd())
     now = Now(SourceHashes(WorkTree()), programs, toolchain.parts, store, installed_torch(), export_programs)

@@ -28,6 +28,8 @@ COMMANDS = {
     "ls": Registered("cli.ls:command", "List the graphs in the cache, sorted by catalog and name."),
     "show": Registered("cli.show:command", "Show one entry: its key, graph, cost and artifact."),
     "verify": Registered("cli.verify:command", "Check every byte in the cache; optionally results and rebuilds."),
+    "push": Registered("cli.push:command", "Write entries of the cache to a remote that lacks them."),
+    "pull": Registered("cli.pull:command", "Fill the cache from a remote, everything checked."),
     "stats": Registered("cli.stats:command", "Show sizes, hits and compile times of the cache, by catalog."),
     "gc": Registered("cli.gc:command", "Delete entries by size, age or manifest; a dry run unless --yes."),
     "doctor": Registered("cli.doctor:command", "Show what a build would find on this machine, and what to do."),

@@ -39,6 +39,15 @@ cache_option = click.option(
     help="The cache folder; else GRAPHCACHE_DIR, else graphcache under the XDG cache folder.",
 )
 
+remote_option = click.option(
+    "--remote",
+    "remotes",
+    metavar="URL",
+    multiple=True,
+    help="Where to look for what the cache lacks: s3://, gs://, https://, or a shared folder. Several are asked in"
+    " turn. Else GRAPHCACHE_REMOTE, several apart by spaces.",
+)
+
 # Not `exists=True`: graphcache's own errors say more about a path that cannot be used.
 PATH = click.Path(path_type=Path)
 

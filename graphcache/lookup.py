@@ -34,14 +34,17 @@ def look_up(
     return plan(graphs, sources=SourceHashes(WorkTree()), programs=programs, toolchain=toolchain, store=store)
 
 
-def entries(items: Sequence[PlanItem], *, command: str) -> dict[str, Entry]:
-    """Entry by graph name. Raises MissingGraphsError, with each reason and the `command` that fills the cache."""
+def entries(items: Sequence[PlanItem], *, command: str, troubles: Sequence[str] = ()) -> dict[str, Entry]:
+    """Entry by graph name. Raises MissingGraphsError, with each reason and the `command` that fills the cache.
+
+    troubles: why the store did not look everywhere that it was to (`LocalStore.troubles`)
+    """
     missing = [item for item in items if item.entry is None]
     if missing:
         lines = [f"  {item.graph.name}: {item.reason}" for item in missing[:LISTED]]
         more = [f"  and {len(missing) - LISTED} more"] if len(missing) > LISTED else []
         raise MissingGraphsError(
-            "\n".join([f"{len(missing)} of {len(items)} graphs are not in the cache", *lines, *more]),
+            "\n".join([f"{len(missing)} of {len(items)} graphs are not in the cache", *lines, *more, *troubles]),
             hint=f"on a node with the compiler: {command}",
         )
     return {item.graph.name: item.entry for item in items if item.entry is not None}

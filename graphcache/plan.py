@@ -14,9 +14,9 @@ from graphcache.errors import headline
 from graphcache.graph import Graph
 from graphcache.key import Key
 from graphcache.source.hash import SourceHash, SourceHashes
-from graphcache.store.base import Entry, Failure, Store
+from graphcache.store.base import Entry, Failure, Store, Wanted
 from graphcache.store.find import find, observe
-from graphcache.store.programs import Programs
+from graphcache.store.programs import Programs, question_digest
 
 State = Literal["ready", "missing", "failed", "unknown"]
 
@@ -51,9 +51,22 @@ def plan(
 ) -> list[PlanItem]:
     """One item a graph, in the order given. `toolchain` are the fields of the key that this machine sees.
 
+    What `store` lacks it is asked to bring from where it may look further: first programs, then artifacts, all at once.
     Raises SourceError when a graph's source cannot be read.
     """
-    return [_item(graph, sources.of(graph.function), programs, toolchain, store) for graph in graphs]
+    items = [_item(graph, sources.of(graph.function), programs, toolchain, store) for graph in graphs]
+    torch = toolchain.get("torch")
+    unknown = [item for item in items if item.key is None]
+    if torch and store.bring_answers([question_digest(i.source.digest, i.graph, torch) for i in unknown]):
+        items = [_item(i.graph, i.source, programs, toolchain, store) if i.key is None else i for i in items]
+    if store.bring([wanted(i.graph, i.key, toolchain) for i in items if i.key and i.entry is None]):
+        items = [_item(i.graph, i.source, programs, toolchain, store) if i.entry is None else i for i in items]
+    return items
+
+
+def wanted(graph: Graph, key: Key, toolchain: Mapping[str, str]) -> Wanted:
+    """What is looked for when `graph` needs an artifact of `key`."""
+    return Wanted(key, observe(toolchain, graph.settings))
 
 
 def _item(graph: Graph, source: SourceHash, programs: Programs, toolchain: Mapping[str, str], store: Store) -> PlanItem:

@@ -29,7 +29,9 @@ NEED_TORCH = (
     "graphcache.toolchain.refused_source",
     "graphcache.verify.numeric",
 )
-HEAVY = ("torch", "numpy", "rich", "transformers")
+HEAVY = ("torch", "numpy", "rich", "transformers", "fsspec", "asyncio")
+# What only a remote needs.
+NEED_FSSPEC = ("graphcache.remote",)
 
 
 def modules(package: str) -> list[Path]:
@@ -123,8 +125,21 @@ def loaded_after(code: str) -> set[str]:
 
 
 def test_every_module_but_the_exporting_ones_imports_without_torch() -> None:
-    names = [dotted(p) for p in modules("graphcache") if not within(dotted(p), NEED_TORCH)]
+    names = [dotted(p) for p in modules("graphcache") if not within(dotted(p), (*NEED_TORCH, *NEED_FSSPEC))]
     assert loaded_after("\n".join(f"import {n}" for n in names)) == set()
+
+
+def test_opening_a_cache_without_a_remote_imports_nothing_of_remotes() -> None:
+    code = "from graphcache.remote.opening import open_store\nopen_store('/nowhere', ())"
+    assert loaded_after(code) == set()
+
+
+def test_a_folder_as_a_remote_needs_no_fsspec() -> None:
+    code = (
+        "from graphcache.remote.opening import open_store\nfrom graphcache.remote.url import parse\n"
+        "open_store('/nowhere', [parse('/elsewhere')]).bring_answers(['0' * 64])"
+    )
+    assert loaded_after(code) == {"asyncio"}
 
 
 def test_no_command_needs_torch_to_start() -> None:

@@ -68,6 +68,12 @@ def _run_options(function: F) -> F:
         click.option("--keep", type=int, default=default.keep, help="Checkpoints that are kept."),
         click.option("--resume", is_flag=True, help="Go on from the newest complete checkpoint in --out."),
         click.option("--cache", metavar="DIR", help="The cache of graphs; else GRAPHCACHE_DIR, else the XDG folder."),
+        click.option(
+            "--remote",
+            metavar="URL",
+            multiple=True,
+            help="Where to look for missing graphs; else GRAPHCACHE_REMOTE.",
+        ),
         click.option("--fusion", type=int, default=default.fusion, help="PEs that the graphs are compiled for."),
         click.option("--eager-layers", is_flag=True, help="Emulator: only the optimizer's graphs are from the cache."),
         click.option("--pool-gib", type=float, help="Emulator: the card's memory. Default: 47.5."),

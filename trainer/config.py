@@ -24,7 +24,7 @@ LARGEST_POOL_GIB = 2.0**20
 # What may differ between a run and its continuation: where things are, and what changes no arithmetic.
 FREE_ON_RESUME = frozenset(
     {"model", "data", "out", "backend", "steps", "resident_layers", "update_workers", "save_every", "keep", "resume",
-     "cache", "fusion", "eager_layers", "pool_gib"}
+     "cache", "remote", "fusion", "eager_layers", "pool_gib"}
 )  # fmt: skip
 
 
@@ -45,6 +45,7 @@ class RunConfig:
     clip_norm:       largest L2 norm of all gradients together; None: not clipped
     save_every:      steps between checkpoints; None: one at the end
     keep:            complete checkpoints that are kept
+    remote:          where graphs are looked for that the cache lacks, in this order; empty: $GRAPHCACHE_REMOTE
     fusion:          PEs that the cached artifacts were compiled for
     eager_layers:    emulator only: layers and head run eagerly on the host, the optimizer's graphs from the cache
     pool_gib:        emulator only: the card's memory, in GiB; None: as large as a real card's
@@ -74,6 +75,7 @@ class RunConfig:
     keep: int = 2
     resume: bool = False
     cache: str | None = None
+    remote: tuple[str, ...] = ()
     fusion: int = 8
     eager_layers: bool = False
     pool_gib: float | None = None

@@ -21,7 +21,7 @@ from graphcache.costs import Costs, Expected
 from graphcache.errors import StoreError, ToolchainError
 from graphcache.graph import Graph, TensorSpec
 from graphcache.key import Key
-from graphcache.plan import PlanItem, of_program, plan
+from graphcache.plan import PlanItem, of_program, plan, wanted
 from graphcache.source.hash import SourceHashes
 from graphcache.source.tree import WorkTree
 from graphcache.store.base import Cost, Facts, Failure
@@ -257,6 +257,9 @@ class Building:
     def _with_program(self, item: PlanItem, program: str) -> PlanItem:
         """The item again now that its program is known; its reason stays why there was something to do."""
         found = of_program(item.graph, item.source, program, self._toolchain, self._store)
+        assert found.key is not None
+        if found.entry is None and self._store.bring([wanted(item.graph, found.key, self._toolchain)]):
+            found = of_program(item.graph, item.source, program, self._toolchain, self._store)
         return replace(found, reason=item.reason or found.reason)
 
     def _commit(self, task: Task, answer: Answer) -> None:

@@ -5,7 +5,7 @@ An entry and a failure are each one small file that covers itself (`graphcache.s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -180,6 +180,18 @@ class Fault:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """An artifact that a machine looks for.
+
+    key:      of the program, as far as this machine sees its parts
+    observed: the parts that must be equal (`graphcache.store.find.observe`)
+    """
+
+    key: Key
+    observed: Mapping[str, str]
+
+
 class Store(Protocol):
     """What build, diff, verify and the trainer need of a store.
 
@@ -218,6 +230,13 @@ class Store(Protocol):
 
     def claim(self, key: Key) -> AbstractContextManager[bool]:
         """Says whether nobody else is known to compile `key`. Only saves duplicate work."""
+
+    def bring(self, wanted: Sequence[Wanted]) -> bool:
+        """Fetches what it can of `wanted`, which is not here, from where the store may look further; False for
+        nothing. Raises nothing for a place that does not answer."""
+
+    def bring_answers(self, questions: Sequence[str]) -> bool:
+        """The same for what `graphcache.store.programs` remembers, by the digests of its questions."""
 
 
 def checked_graph(value: Any) -> Graph:

@@ -71,6 +71,16 @@ class Layout:
     def relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
 
+    def is_entry(self, path: Path) -> bool:
+        """Whether `path` is a place of an entry, by its form alone."""
+        program, shard = path.parent, path.parent.parent
+        names = _RECORD.fullmatch(path.name) and _DIGEST.fullmatch(program.name)
+        return bool(names) and shard == self.root / "entries" / program.name[:2]
+
+    def is_program_file(self, path: Path) -> bool:
+        """The same of a record of `graphcache.store.programs`."""
+        return bool(_RECORD.fullmatch(path.name)) and path.parent == self.root / "programs" / path.name[:2]
+
     # What is there: sorted, and without temporary files. Each raises StoreError for a folder that cannot be listed.
 
     def program_folders(self) -> Iterator[Path]:

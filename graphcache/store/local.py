@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import TypeVar
 from graphcache.artifact import Artifact
 from graphcache.errors import CorruptError
 from graphcache.key import Key
-from graphcache.store.base import Entry, Facts, Failure, Fault, Object
+from graphcache.store.base import Entry, Facts, Failure, Fault, Object, Wanted
 from graphcache.store.files import store_error, write_file
 from graphcache.store.layout import OBJECT_SUFFIX, Layout
 from graphcache.store.lock import claim
@@ -38,6 +38,8 @@ class LocalStore:
         self.root = Path(root)
         self.layout = Layout(self.root)
         self.faults: list[Fault] = []
+        # Places to look further that are not used any more, one line each: `graphcache.remote.tiered`.
+        self.troubles: list[str] = []
 
     def lookup(self, key: Key) -> Entry | None:
         """The entry of `key`, when all its parts are equal and its object passes its checksum.
@@ -136,6 +138,13 @@ class LocalStore:
     def claim(self, key: Key) -> AbstractContextManager[bool]:
         """Says whether nobody else is known to compile `key`. Only saves duplicate work."""
         return claim(self.layout.lock(key))
+
+    def bring(self, wanted: Sequence[Wanted]) -> bool:
+        """There is nowhere else to look."""
+        return False
+
+    def bring_answers(self, questions: Sequence[str]) -> bool:
+        return False
 
     def _place(self, entry: Entry, data: bytes) -> Entry:
         target, named = self.layout.object(entry.object.sha256), self.layout.entry(entry.key)

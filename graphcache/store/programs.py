@@ -27,6 +27,11 @@ FOLDER = "programs"
 Question = dict[str, str]
 
 
+def question_digest(source: str, graph: Graph, torch: str) -> str:
+    """Names the record of an answer."""
+    return json_sha256(question(source, graph, torch))
+
+
 def question(source: str, graph: Graph, torch: str) -> Question:
     """The name is in because one statement may bind several functions (`f, g = make(2), make(3)`), whose source hashes
     are then one. Its module is not, so a moved file asks the same."""
@@ -73,7 +78,9 @@ class Programs:
             return
         try:
             write_file(
-                _path(self._root, digest), records.seal(RECORD_FORMAT, {**asked, "program": program}), replace=True
+                record_path(self._root, digest),
+                records.seal(RECORD_FORMAT, {**asked, "program": program}),
+                replace=True,
             )
         except StoreError as error:
             self.trouble = error.message
@@ -83,11 +90,25 @@ class Programs:
         if self._root is None:
             return None
         try:
-            found = records.unseal(RECORD_FORMAT, read_file(_path(self._root, digest)))
-            program = records.digits("program", found.pop("program", None), 64)
-        except (OSError, CorruptError, ValueError):
+            found, program = unsealed_answer(read_file(record_path(self._root, digest)))
+        except (OSError, CorruptError):
             return None
         return program if found == asked else None
+
+
+def unsealed_answer(data: bytes) -> tuple[Question, str]:
+    """The question in a record, and the program that answers it. Raises CorruptError."""
+    found = records.unseal(RECORD_FORMAT, data)
+    try:
+        program = records.digits("program", found.pop("program", None), 64)
+    except ValueError as error:
+        raise CorruptError(f"a record of {len(data)} bytes: {error}") from error
+    return found, program
+
+
+def write_record(root: Path, digest: str, data: bytes) -> None:
+    """Keeps a record from elsewhere, which was checked. Raises StoreError."""
+    write_file(record_path(root, digest), data, replace=True)
 
 
 def remembered(root: Path) -> Iterator[tuple[Path, str | None]]:
@@ -105,5 +126,5 @@ def _program_in(path: Path) -> str | None:
         return None
 
 
-def _path(root: Path, digest: str) -> Path:
+def record_path(root: Path, digest: str) -> Path:
     return root / FOLDER / digest[:2] / f"{digest}.json"

@@ -15,6 +15,8 @@ from graphcache.local.memo import memo_of
 from graphcache.location import cache_dir
 from graphcache.lookup import PlanItem, entries, look_up
 from graphcache.process.own_command import own_command
+from graphcache.remote.opening import open_store
+from graphcache.remote.url import remote_urls
 from graphcache.runtime.identity import observed
 from graphcache.store.base import Entry
 from graphcache.store.local import LocalStore
@@ -40,7 +42,7 @@ class CachedGraphs:
 
     def entries(self) -> dict[str, Entry]:
         """Entry by graph name. Raises MissingGraphsError, with each reason."""
-        return entries(self.items, command=self.build_command)
+        return entries(self.items, command=self.build_command, troubles=self.store.troubles)
 
     def artifact(self, graph: Graph) -> Artifact:
         """A graph's artifact, checked. Raises MissingGraphsError for one that was not looked up, or is damaged."""
@@ -78,7 +80,7 @@ def find_graphs(checkpoint: InputCheckpoint, config: RunConfig) -> CachedGraphs:
     """
     names = catalogs(config)
     root = cache_dir(config.cache)
-    store = LocalStore(root)
+    store = open_store(root, remote_urls(config.remote))
     graphs = list_graphs(names, checkpoint.table, checkpoint.config_json, config.catalog_options).graphs
     if not graphs:
         return CachedGraphs(store, (), "")
@@ -94,5 +96,6 @@ def _build_command(config: RunConfig, names: Sequence[str]) -> str:
         *("--sequence", str(options.sequence), "--micro-batch", str(options.micro_batch), "--dtype", options.dtype),
         *("--fusion", str(config.fusion)),
         *(("--cache", config.cache) if config.cache else ()),
+        *(word for url in config.remote for word in ("--remote", url)),
     ]
     return shlex.join(command)

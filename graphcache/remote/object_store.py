@@ -1,0 +1,224 @@
+"""Remotes through fsspec: s3, gs, http(s), memory. Tries are few, waits bounded, and a remote that fails stays failed.
+
+fsspec's own retries and those of its clients are off, where they can be: they would multiply with these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import math
+import os
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import cache
+from typing import Any, TypeVar
+
+import fsspec
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+
+from graphcache.errors import UsageError
+from graphcache.remote.url import RemoteError, RemoteUrl
+
+T = TypeVar("T")
+
+TIMEOUT_VARIABLE = "GRAPHCACHE_REMOTE_TIMEOUT"
+# Of one request, before its bytes count; three tries of a silent server take three times that.
+TIMEOUT_SECS = 10.0
+TRIES = 3
+# Before the second try; doubled before the third, each half of it by chance so that many pods do not come together.
+PAUSE_SECS = 0.2
+# A slower link than this times out: 1 MB/s.
+SLOWEST_BYTES_PER_SEC = 1e6
+CONCURRENCY = 32
+CONNECT_SECS = 5.0
+NO_BUCKET = "there is no such bucket"
+# Errors that asking again does not change, besides those that Python has classes for.
+_FINAL = (errno.EINVAL, errno.EPERM, errno.EROFS)
+
+
+class ObjectStoreFiles:
+    """Files under the URL, as `graphcache.remote.files.Files` has them."""
+
+    def __init__(self, url: RemoteUrl) -> None:
+        self.url = url
+        self._timeout_secs = timeout_secs()
+        self._fs = _open(url, self._timeout_secs)
+        self._slots = asyncio.Semaphore(CONCURRENCY)
+        self._root = f"{url.scheme}://{url.place}" if url.scheme in ("http", "https") else url.place
+        self._down: RemoteError | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._fs.loop).result()
+
+    async def get(self, name: str, limit_bytes: int) -> bytes | None:
+        async def ask() -> bytes | None:
+            try:
+                found: bytes = await self._fs._cat_file(self._path(name), start=0, end=limit_bytes + 1)
+            except FileNotFoundError as error:
+                self._check_bucket(error)
+                return None
+            except OSError as error:
+                # The range of an empty file cannot be satisfied.
+                if "range" in str(error).lower():
+                    return b""
+                raise
+            return found
+
+        return await self._try(f"read {name}", ask, limit_bytes)
+
+    async def put(self, name: str, data: bytes, *, new: bool) -> bool:
+        if not self.url.writable:
+            raise RemoteError(f"{self.url} can only be read", hint="push to the s3, gs or file URL behind it")
+
+        async def ask() -> bool:
+            try:
+                await self._fs._pipe_file(self._path(name), data, mode="create" if new else "overwrite")
+            except FileExistsError:
+                return False
+            except FileNotFoundError as error:
+                self._check_bucket(error)
+                raise
+            return True
+
+        return await self._try(f"write {name}", ask, len(data))
+
+    async def names(self, folder: str, *, deep: bool = False) -> dict[str, int | None]:
+        async def ask() -> dict[str, int | None]:
+            path = self._path(folder) + "/"
+            try:
+                if deep:
+                    found = list((await self._fs._find(path, detail=True)).values())
+                else:
+                    found = await self._fs._ls(path, detail=True, **self._fresh)
+            except FileNotFoundError as error:
+                self._check_bucket(error)
+                return {}
+            except Exception as error:
+                # A web server that does not list folders says so; exact names can be read all the same.
+                if self.url.scheme in ("http", "https") and getattr(error, "status", 0) in (403, 405):
+                    return {}
+                raise
+            return {self._name(info["name"]): info.get("size") for info in found if info["type"] == "file"}
+
+        # A whole listing has many pages.
+        return await self._try(f"list {folder}", ask, 0, patience=10 if deep else 1)
+
+    async def delete(self, name: str) -> None:
+        async def ask() -> None:
+            try:
+                await self._fs._rm_file(self._path(name))
+            except FileNotFoundError:
+                return
+
+        await self._try(f"remove {name}", ask, 0)
+
+    @property
+    def _fresh(self) -> dict[str, bool]:
+        return {"refresh": True} if self.url.scheme in ("s3", "gs") else {}
+
+    async def _try(self, what: str, ask: Callable[[], Awaitable[T]], size_bytes: int, *, patience: float = 1.0) -> T:
+        """Asks up to TRIES times. Raises RemoteError; then all later calls do, at once."""
+        limit_secs = patience * self._timeout_secs + min(size_bytes, 1 << 28) / SLOWEST_BYTES_PER_SEC
+        async with self._slots:
+            for count in range(TRIES):
+                if self._down is not None:
+                    raise self._down
+                try:
+                    return await asyncio.wait_for(ask(), limit_secs)
+                except RemoteError as error:
+                    self._down = self._down or error
+                    raise
+                except Exception as error:
+                    last = error
+                    if _is_final(error) or count == TRIES - 1:
+                        break
+                await asyncio.sleep(PAUSE_SECS * 2**count * random.uniform(0.5, 1))
+        failure = RemoteError(f"{self.url}: cannot {what}: {_reason(last, limit_secs)}", hint=_hint(self.url, last))
+        self._down = self._down or failure
+        raise failure from last
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _name(self, path: str) -> str:
+        return path.removeprefix("/").removeprefix(self._root.removeprefix("/")).removeprefix("/")
+
+    def _check_bucket(self, error: FileNotFoundError) -> None:
+        """A bucket that is not there is no miss: a misspelt name would compile everything again."""
+        if "bucket does not exist" in str(error).lower():
+            raise RemoteError(f"{self.url}: {NO_BUCKET}", hint="make it, or correct the URL") from error
+
+
+def timeout_secs() -> float:
+    """Of one request, from the environment. Raises UsageError."""
+    text = os.environ.get(TIMEOUT_VARIABLE, "")
+    try:
+        found = float(text) if text else TIMEOUT_SECS
+    except ValueError:
+        found = math.nan
+    if not 0 < found < 1e6:
+        raise UsageError(f"{TIMEOUT_VARIABLE} is {text!r}, not a number of seconds")
+    return found
+
+
+def _open(url: RemoteUrl, patience_secs: float) -> AsyncFileSystem:
+    options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
+    connect_secs = min(CONNECT_SECS, patience_secs)
+    if url.scheme == "s3":
+        options["config_kwargs"] = {
+            "connect_timeout": connect_secs,
+            "read_timeout": patience_secs,
+            "retries": {"max_attempts": 0},
+            "max_pool_connections": CONCURRENCY,
+        }
+    elif url.scheme in ("http", "https"):
+        # Proxies and ~/.netrc of the environment count, as they do for curl.
+        options["client_kwargs"] = {"trust_env": True}
+        options["encoded"] = False
+    try:
+        if url.scheme == "s3":
+            options["session"] = _aws_session()
+        fs = fsspec.filesystem(url.scheme, **options)
+    except ImportError as error:
+        package = {"s3": "s3fs", "gs": "gcsfs"}.get(url.scheme, "aiohttp")
+        raise RemoteError(
+            f"{url} needs {package}: {error}",
+            hint=f"pip install 'graphcache[{'remote-gs' if url.scheme == 'gs' else 'remote'}]'",
+        ) from error
+    if url.scheme == "s3":
+        fs.retries = 1
+    return fs if fs.async_impl else AsyncFileSystemWrapper(fs, asynchronous=False)
+
+
+@cache
+def _aws_session() -> Any:
+    """One a process: each reads botocore's descriptions of S3 anew, which takes a third of a second."""
+    from aiobotocore.session import AioSession
+
+    return AioSession()
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether asking again can help: not for what is refused, malformed, or needs credentials that are not here."""
+    if isinstance(error, PermissionError | NotImplementedError | TypeError | ValueError):
+        return True
+    status = getattr(error, "status", 0)
+    if isinstance(status, int) and 400 <= status < 500 and status not in (408, 429):
+        return True
+    return type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError") or (
+        isinstance(error, OSError) and error.errno in _FINAL
+    )
+
+
+def _reason(error: Exception, limit_secs: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer in {limit_secs:.0f} s, {TRIES} times"
+    return f"{str(error) or type(error).__name__}".strip().splitlines()[0][:300]
+
+
+def _hint(url: RemoteUrl, error: Exception) -> str:
+    if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
+        return f"credentials for {url.scheme} come from the environment; do they allow this?"
+    return "is it reachable from here (address, proxy, AWS_ENDPOINT_URL)? Other work goes on without it"

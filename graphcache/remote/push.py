@@ -1,0 +1,128 @@
+"""Writing a store's pairs to a remote: objects before the entries that name them; the first entry of a key stays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphcache.errors import CorruptError
+from graphcache.remote.tier import NAMES, Tier, in_turn, is_entry
+from graphcache.store.base import Entry
+from graphcache.store.local import LocalStore
+from graphcache.store.programs import FOLDER, record_path
+from graphcache.store.reading import RECORD_LIMIT_BYTES, read_file
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """Key digests, sorted.
+
+    pushed:  written by this push
+    present: there already
+    damaged: not whole in the local store, so not pushed; its `faults` say what
+    answers: records of `graphcache.store.programs` that were written
+    """
+
+    pushed: tuple[str, ...]
+    present: tuple[str, ...]
+    damaged: tuple[str, ...]
+    pushed_bytes: int
+    answers: int
+
+
+async def push_pair(tier: Tier, store: LocalStore, entry: Entry, *, object_there: bool = False) -> bool:
+    """Writes a pair that is whole here; False when an entry of its key is there, which stays unless it is known bad.
+
+    Raises CorruptError for a pair that is not whole here, RemoteError.
+    """
+    files, key = tier.files, entry.key.digest
+    data = await asyncio.to_thread(lambda: store.open(entry, sha256=True).as_bytes())
+    if not object_there:
+        await files.put(NAMES.object(entry.object.sha256).as_posix(), data, new=False)
+    name, record = NAMES.entry(entry.key).as_posix(), entry.encode()
+    if key not in tier.bad:
+        return await files.put(name, record, new=True)
+    await files.put(name, record, new=False)
+    tier.bad.discard(key)
+    return True
+
+
+async def push(tier: Tier, store: LocalStore, entries: Sequence[Entry]) -> Pushed:
+    """Writes those of `entries` that the remote lacks, and all program records. Raises RemoteError.
+
+    What is there is taken from its listing, sizes of objects included: an entry whose object is absent or cut short is
+    written again.
+    """
+    objects = await tier.files.names("objects", deep=True)
+    there = {name for name in await tier.files.names("entries", deep=True) if is_entry(name)}
+    lacking: list[Entry] = []
+    present: list[Entry] = []
+    for entry in entries:
+        named = NAMES.entry(entry.key).as_posix() in there
+        whole = _has_object(objects, entry)
+        if named and not whole:
+            found = await tier.entry(NAMES.entry(entry.key).as_posix())
+            whole = found is not None and _has_object(objects, found)
+            if not whole:
+                tier.bad.add(entry.key.digest)
+        (present if named and whole else lacking).append(entry)
+
+    async def one(entry: Entry) -> bool | None:
+        try:
+            return await push_pair(tier, store, entry, object_there=_has_object(objects, entry))
+        except CorruptError:
+            return None
+
+    results = await in_turn(lacking, one)
+    done = [entry for entry, result in zip(lacking, results, strict=True) if result]
+    return Pushed(
+        pushed=_digests(done),
+        present=_digests([*present, *(e for e, result in zip(lacking, results, strict=True) if result is False)]),
+        damaged=_digests(entry for entry, result in zip(lacking, results, strict=True) if result is None),
+        pushed_bytes=sum(entry.size_bytes for entry in done),
+        answers=await _push_answers(tier, store),
+    )
+
+
+async def push_built(tier: Tier, store: LocalStore, entries: Sequence[Entry], answers: Iterable[str]) -> None:
+    """Writes what the remote lacks of a build's `entries`, and `answers`, by the digests of their questions.
+
+    Asks for each by its name, since a listing may be long, and lag behind. Raises RemoteError, CorruptError.
+    """
+
+    async def pair(entry: Entry) -> None:
+        if await tier.entry(NAMES.entry(entry.key).as_posix()) is None:
+            await push_pair(tier, store, entry)
+
+    async def answer(digest: str) -> None:
+        path, name = record_path(store.root, digest), record_path(Path(), digest).as_posix()
+        if path.exists() and await tier.files.get(name, RECORD_LIMIT_BYTES) is None:
+            await push_answer(tier, path, name)
+
+    await in_turn(entries, pair)
+    await in_turn(answers, answer)
+
+
+async def push_answer(tier: Tier, path: Path, name: str) -> None:
+    """Writes a record of `graphcache.store.programs`. Whoever wrote last counts, as in the store itself."""
+    await tier.files.put(name, await asyncio.to_thread(read_file, path), new=False)
+
+
+async def _push_answers(tier: Tier, store: LocalStore) -> int:
+    there = await tier.files.names(FOLDER, deep=True)
+    paths = {store.layout.relative(path): path for path in store.layout.program_files()}
+    lacking = [(path, name) for name, path in paths.items() if name not in there]
+    await in_turn(lacking, lambda one: push_answer(tier, *one))
+    return len(lacking)
+
+
+def _has_object(objects: Mapping[str, int | None], entry: Entry) -> bool:
+    """By a listing, which may not tell sizes."""
+    name = NAMES.object(entry.object.sha256).as_posix()
+    return name in objects and objects[name] in (None, entry.object.size_bytes)
+
+
+def _digests(entries: Iterable[Entry]) -> tuple[str, ...]:
+    return tuple(sorted(entry.key.digest for entry in entries))
