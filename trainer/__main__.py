@@ -77,6 +77,7 @@ def _run_options(function: F) -> F:
         click.option("--fusion", type=int, default=default.fusion, help="PEs that the graphs are compiled for."),
         click.option("--eager-layers", is_flag=True, help="Emulator: only the optimizer's graphs are from the cache."),
         click.option("--pool-gib", type=float, help="Emulator: the card's memory. Default: 47.5."),
+        click.option("--tensorboard", type=path, metavar="DIR", help="Write TensorBoard's event files there."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end."),
     )
     for option in reversed(options):

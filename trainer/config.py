@@ -24,7 +24,7 @@ LARGEST_POOL_GIB = 2.0**20
 # What may differ between a run and its continuation: where things are, and what changes no arithmetic.
 FREE_ON_RESUME = frozenset(
     {"model", "data", "out", "backend", "steps", "resident_layers", "update_workers", "save_every", "keep", "resume",
-     "cache", "remote", "fusion", "eager_layers", "pool_gib"}
+     "cache", "remote", "fusion", "eager_layers", "pool_gib", "tensorboard"}
 )  # fmt: skip
 
 
@@ -48,6 +48,7 @@ class RunConfig:
     remote:          where graphs are looked for that the cache lacks, in this order; empty: $GRAPHCACHE_REMOTE
     fusion:          PEs that the cached artifacts were compiled for
     eager_layers:    emulator only: layers and head run eagerly on the host, the optimizer's graphs from the cache
+    tensorboard:     folder of TensorBoard's event files; None: none are written
     pool_gib:        emulator only: the card's memory, in GiB; None: as large as a real card's
     """
 
@@ -79,6 +80,7 @@ class RunConfig:
     fusion: int = 8
     eager_layers: bool = False
     pool_gib: float | None = None
+    tensorboard: Path | None = None
 
     def __post_init__(self) -> None:
         faults = list(self._faults())

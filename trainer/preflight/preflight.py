@@ -31,6 +31,7 @@ from trainer.device.cpu import CpuBackend
 from trainer.model.config import ModelConfig
 from trainer.preflight.cached_graphs import MODEL_CATALOGS, CachedGraphs, find_graphs
 from trainer.record.folder import RunFolder, RunFolderError
+from trainer.record.watchers import check_tensorboard
 from trainer.step.memory import STATE_BYTES, MemoryPlan, plan_memory
 from trainer.step.placement import Placement, place
 
@@ -106,6 +107,7 @@ class Findings:
         self.choice = self._attempt(lambda: choose(config.backend, fusion=config.fusion))
         self.saved = self._attempt(lambda: _resume_point(config, held))
         self.checkpoint = self._attempt(lambda: _checkpoint(config))
+        self._attempt(lambda: check_tensorboard(config.tensorboard))
         self.corpus = self._attempt(lambda: _corpus(config, self.checkpoint, self.saved))
         self.placements: Sequence[Placement] | None = None
         self.memory: MemoryPlan | None = None

@@ -23,7 +23,7 @@ from trainer.record.whole_file import replace_file
 
 LOCK, SETTINGS, ENVIRONMENT = "lock", "config.json", "environment.json"
 # What a run writes.
-_WRITTEN = re.compile(r"(config|environment(-\d+)?|calls)\.json|steps\.jsonl|checkpoints")
+_WRITTEN = re.compile(r"(config|environment(-\d+)?|calls)\.json|steps\.jsonl|metrics\.prom|checkpoints")
 # Settings that config.json has had since the first version, and that no model's config.json has.
 _OWN_SETTINGS = frozenset({"model", "data", "out", "resident_layers", "update_workers"})
 _SPACE_HINT = "free some space there, or choose another --out"

@@ -18,6 +18,7 @@ from trainer.optim.adamw import open_optimizer, worker_count
 from trainer.preflight.preflight import Findings, Ready
 from trainer.record.folder import RunFolder
 from trainer.record.report import Progress, data_lines, steps_line, summary
+from trainer.record.watchers import open_watchers
 from trainer.run.load import build_network, initial_state, load_weights, saved_state
 from trainer.run.session import Session
 from trainer.run.show import warn
@@ -69,6 +70,7 @@ def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progres
         load_weights(network, optimizer, state_of)
         give_back_free_memory()
         progress.say(f"loaded {ready.checkpoint.parameters:,} parameters")
+        watchers = opened.enter_context(closing(open_watchers(folder.root, config.tensorboard, ready.done)))
         session = Session(
             config,
             ready.checkpoint,
@@ -78,6 +80,7 @@ def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progres
             optimizer,
             devices,
             folder,
+            watchers,
             ready.done,
             ready.steps,
         )

@@ -21,6 +21,7 @@ from trainer.optim.clip import NonFiniteGradientError
 from trainer.optim.schedule import Schedule
 from trainer.record.folder import RunFolder
 from trainer.record.report import Progress, step_record
+from trainer.record.watchers import Watchers
 from trainer.run.stop import Stopped, StopRequest
 from trainer.step.clock import Clock
 from trainer.step.loop import NonFiniteLossError, run_step
@@ -40,6 +41,7 @@ class Session:
     optimizer: Optimizer
     devices: Sequence[DeviceBackend]
     folder: RunFolder
+    watchers: Watchers
     done: int
     steps: int
 
@@ -53,7 +55,10 @@ class Session:
         with stop.deferred():
             self._tidy(progress)
             for step in range(self.done + 1, self.steps + 1):
-                progress.step(self._step(step, schedule.at(step)))
+                record = self._step(step, schedule.at(step))
+                progress.step(record)
+                for line in self.watchers.step(record):
+                    progress.say(line)
                 if step == self.done + 1:
                     self._write_calls(step)
                 periodic = config.save_every is not None and step % config.save_every == 0

@@ -7,6 +7,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.support.tiny import LLAMA, write_checkpoint
@@ -312,3 +313,12 @@ def test_a_models_folder_is_no_place_for_a_run(llama, data, tmp_path):
             with pytest.raises(RunFolderError, match=r"holds config\.json, which no run has written"):
                 run(settings(trained, data, model, resume=resume))
     assert contents(model) == before
+
+
+def test_a_run_leaves_its_newest_step_for_prometheus_and_all_for_tensorboard(llama, data, tmp_path):
+    config = settings(llama, data, tmp_path / "run", steps=2, tensorboard=tmp_path / "events")
+    last = train(config)[-1]
+    assert f"graphcache_trainer_loss {last['loss']}" in (tmp_path / "run" / "metrics.prom").read_text()
+    accumulator = EventAccumulator(str(tmp_path / "events"))
+    accumulator.Reload()
+    assert [event.step for event in accumulator.Scalars("loss")] == [1, 2]
