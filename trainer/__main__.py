@@ -23,6 +23,7 @@ import click
 from graphcache.errors import GraphcacheError
 from graphcache.process.streams import PIPE_CLOSED, end_output, open_closed_streams, report_error
 from trainer.config import DTYPES, SCHEDULES, ConfigError, RunConfig
+from trainer.preflight.host_load import parse_wait
 from trainer.run.stop import Stopped
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,6 +37,10 @@ def _betas(_context: click.Context, _parameter: click.Parameter, value: str) -> 
     except ValueError as error:
         raise ConfigError(f"--betas is {value!r}", hint="it is two numbers: --betas 0.9,0.999") from error
     return beta1, beta2
+
+
+def _wait(_context: click.Context, _parameter: click.Parameter, value: str) -> float:
+    return parse_wait(value)
 
 
 def _run_options(function: F) -> F:
@@ -77,6 +82,10 @@ def _run_options(function: F) -> F:
         click.option("--fusion", type=int, default=default.fusion, help="PEs that the graphs are compiled for."),
         click.option("--eager-layers", is_flag=True, help="Emulator: only the optimizer's graphs are from the cache."),
         click.option("--pool-gib", type=float, help="Emulator: the card's memory. Default: 47.5."),
+        click.option("--wait-for-load", type=float, metavar="LOAD", help="Begin when the host's load is this or less."),
+        click.option(
+            "--wait", "wait_secs", callback=_wait, default="1h", help="Longest wait for that load: 90s, 30m, 1h."
+        ),
         click.option("--tensorboard", type=path, metavar="DIR", help="Write TensorBoard's event files there."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end."),
     )

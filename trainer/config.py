@@ -24,7 +24,8 @@ LARGEST_POOL_GIB = 2.0**20
 # What may differ between a run and its continuation: where things are, and what changes no arithmetic.
 FREE_ON_RESUME = frozenset(
     {"model", "data", "out", "backend", "steps", "resident_layers", "update_workers", "save_every", "keep", "resume",
-     "cache", "remote", "fusion", "eager_layers", "pool_gib", "tensorboard"}
+     "cache", "remote", "fusion", "eager_layers", "pool_gib", "tensorboard",
+     "wait_for_load", "wait_secs"}
 )  # fmt: skip
 
 
@@ -48,6 +49,8 @@ class RunConfig:
     remote:          where graphs are looked for that the cache lacks, in this order; empty: $GRAPHCACHE_REMOTE
     fusion:          PEs that the cached artifacts were compiled for
     eager_layers:    emulator only: layers and head run eagerly on the host, the optimizer's graphs from the cache
+    wait_for_load:   one-minute load of the host above which a run waits; None: it never waits
+    wait_secs:       longest wait for that load, then the run is refused
     tensorboard:     folder of TensorBoard's event files; None: none are written
     pool_gib:        emulator only: the card's memory, in GiB; None: as large as a real card's
     """
@@ -81,6 +84,8 @@ class RunConfig:
     eager_layers: bool = False
     pool_gib: float | None = None
     tensorboard: Path | None = None
+    wait_for_load: float | None = None
+    wait_secs: float = 3600.0
 
     def __post_init__(self) -> None:
         faults = list(self._faults())
@@ -103,6 +108,8 @@ class RunConfig:
         yield from self._range("beta2", 0.0, 1.0, open_high=True)
         if self.clip_norm is not None:
             yield from self._range("clip_norm", 0.0, math.inf, open_low=True, open_high=True)
+        if self.wait_for_load is not None:
+            yield from self._range("wait_for_load", 0.0, math.inf, open_low=True, open_high=True)
         yield from self._one_of("schedule", SCHEDULES)
         yield from self._one_of("dtype", DTYPES)
         yield from self._one_of("fusion", FUSIONS)

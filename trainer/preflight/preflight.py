@@ -30,6 +30,7 @@ from trainer.data.tokenize import read_tokenizer
 from trainer.device.cpu import CpuBackend
 from trainer.model.config import ModelConfig
 from trainer.preflight.cached_graphs import MODEL_CATALOGS, CachedGraphs, find_graphs
+from trainer.preflight.host_load import check_load
 from trainer.record.folder import RunFolder, RunFolderError
 from trainer.record.watchers import check_tensorboard
 from trainer.step.memory import STATE_BYTES, MemoryPlan, plan_memory
@@ -108,6 +109,8 @@ class Findings:
         self.saved = self._attempt(lambda: _resume_point(config, held))
         self.checkpoint = self._attempt(lambda: _checkpoint(config))
         self._attempt(lambda: check_tensorboard(config.tensorboard))
+        # A run waits for it later, with everything else found.
+        self.load = None if held else self._attempt(lambda: check_load(config.wait_for_load))
         self.corpus = self._attempt(lambda: _corpus(config, self.checkpoint, self.saved))
         self.placements: Sequence[Placement] | None = None
         self.memory: MemoryPlan | None = None

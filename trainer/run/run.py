@@ -15,6 +15,7 @@ from trainer.config import RunConfig
 from trainer.host.heap import give_back_free_memory, share_one_heap
 from trainer.host.numerics import deterministic, thread_count
 from trainer.optim.adamw import open_optimizer, worker_count
+from trainer.preflight.host_load import wait_for_load
 from trainer.preflight.preflight import Findings, Ready
 from trainer.record.folder import RunFolder
 from trainer.record.report import Progress, data_lines, steps_line, summary
@@ -45,7 +46,8 @@ def run(config: RunConfig) -> dict[str, Any]:
             if ready.saved is not None and ready.done >= ready.steps:
                 saved = ready.saved.folder  # nothing to do, so nothing is written
             else:
-                saved = _train(ready, folder, stop, progress)
+                load = wait_for_load(config.wait_for_load, config.wait_secs, progress.say)
+                saved = _train(ready, folder, stop, progress, load)
     # A run that was killed may have left lines of steps that no checkpoint has.
     records = [record for record in folder.steps() if record["step"] <= max(ready.done, ready.steps)]
     return summary(config, records, saved)
@@ -56,7 +58,7 @@ def _start_lines(ready: Ready) -> list[str]:
     return [*devices, *data_lines(ready.corpus.facts, ready.config.seq), steps_line(ready.steps, ready.saved)]
 
 
-def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progress) -> Any:
+def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progress, load: float | None) -> Any:
     config = ready.config
     with ExitStack() as opened:
         devices = [opened.enter_context(closing(device)) for device in ready.open_devices()]
@@ -84,7 +86,7 @@ def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progres
             ready.done,
             ready.steps,
         )
-        folder.begin_session(config.as_json(), environment(ready), ready.done)
+        folder.begin_session(config.as_json(), {**environment(ready), "host_load": load}, ready.done)
         return session.train(stop, progress)
 
 

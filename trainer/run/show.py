@@ -41,6 +41,8 @@ def show_findings(findings: Findings, problem: GraphcacheError | None, *, as_jso
         print(
             f"memory   host: {_size(findings.memory.host_bytes)}, and {_size(in_all)} in all in this machine's memory"
         )
+    if findings.load is not None:
+        print(f"load     {findings.load:g}, and at most {findings.config.wait_for_load:g} is asked for")
     if findings.corpus is not None:
         for line in data_lines(findings.corpus.facts, findings.config.seq):
             print(line)
@@ -60,6 +62,7 @@ def _as_json(findings: Findings) -> dict[str, Any]:
         "devices": [] if findings.choice is None else findings.choice.lines(),
         "graphs": [] if findings.graphs is None else findings.graphs.as_json(),
         "memory": None if findings.memory is None else findings.memory.as_json(),
+        "host_load": findings.load,
         "data": None if findings.corpus is None else findings.corpus.facts.as_json(),
         "steps": None if findings.corpus is None else steps_in_all(findings.config, findings.corpus),
         "warnings": [] if findings.checkpoint is None else list(findings.checkpoint.notices),
