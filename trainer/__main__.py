@@ -49,7 +49,14 @@ def _run_options(function: F) -> F:
     betas = f"{default.beta1},{default.beta2}"
     options = (
         click.option("--model", type=path, required=True, help="Checkpoint folder: Llama or Qwen2, safetensors."),
-        click.option("--data", type=path, required=True, help="Text, or JSONL with text, messages, prompt/completion."),
+        click.option("--data", type=path, required=True, help="Text, or records (JSONL, JSON, Parquet)."),
+        click.option(
+            "--ignore-fields",
+            metavar="A,B",
+            default="",
+            show_default=False,
+            help="Fields of records that are not read.",
+        ),
         click.option("--out", type=path, required=True, help="The run's folder: records and checkpoints."),
         click.option("--backend", default=default.backend, help="cpu, emulator[:N], furiosa:0, furiosa:auto[,...]."),
         click.option("--resident-layers", type=int, default=default.resident_layers, help="On each device."),

@@ -24,7 +24,7 @@ LARGEST_POOL_GIB = 2.0**20
 # What may differ between a run and its continuation: where things are, and what changes no arithmetic.
 FREE_ON_RESUME = frozenset(
     {"model", "data", "out", "backend", "steps", "resident_layers", "update_workers", "save_every", "keep", "resume",
-     "cache", "remote", "fusion", "eager_layers", "pool_gib", "tensorboard",
+     "cache", "remote", "fusion", "eager_layers", "pool_gib", "tensorboard", "ignore_fields",
      "wait_for_load", "wait_secs"}
 )  # fmt: skip
 
@@ -53,6 +53,7 @@ class RunConfig:
     wait_secs:       longest wait for that load, then the run is refused
     tensorboard:     folder of TensorBoard's event files; None: none are written
     pool_gib:        emulator only: the card's memory, in GiB; None: as large as a real card's
+    ignore_fields:   of the data: names of fields of records that are not read, joined by commas
     """
 
     model: Path
@@ -83,6 +84,7 @@ class RunConfig:
     fusion: int = 8
     eager_layers: bool = False
     pool_gib: float | None = None
+    ignore_fields: str = ""
     tensorboard: Path | None = None
     wait_for_load: float | None = None
     wait_secs: float = 3600.0
@@ -148,6 +150,10 @@ class RunConfig:
     @property
     def sequences_per_step(self) -> int:
         return self.micro_batch * self.accum
+
+    @property
+    def ignored_fields(self) -> tuple[str, ...]:
+        return tuple(filter(None, (name.strip() for name in self.ignore_fields.split(","))))
 
     def as_json(self) -> dict[str, Any]:
         return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}

@@ -1,75 +1,129 @@
-"""A checkpoint's own chat template, and which characters of a rendered conversation the assistant wrote.
-
-The assistant's part of a turn is what the template adds to the conversation so far, asked to answer: rendering
-`messages[:i]` with the generation prompt must be a prefix of rendering `messages[:i + 1]`, and the rest is the answer
-with its end-of-turn token. No date is given to templates, so that tokens do not depend on the day.
+"""A checkpoint's own chat template, rendered by transformers, which is what templates are written for.
 
 Contents are given to a template as it takes them, which is found out by trying: as text, or as a list of parts. A
-template that takes only one of them would write the other as Python shows it, or leave it out, without a word.
+template that takes only one of them would write the other as Python shows it, or leave it out, without a word. So it is
+with the arguments of tool calls: objects, as transformers says, or JSON text for templates that join it to other text.
+
+A template that asks for the date always gets TEMPLATE_DATE: tokens must not depend on the day. transformers is imported
+when something is first rendered.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
-from collections.abc import Mapping, Sequence
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, cached_property
 from typing import Any
 
-import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-import jinja2.sandbox
+from trainer.data.conversation import Conversation
+from trainer.data.errors import ChatTemplateError
 
-from graphcache.errors import GraphcacheError
-
+# What Llama 3's templates write where there is no clock.
+TEMPLATE_DATE = datetime.date(2024, 7, 26)
 PROBE = "probe"
-
-
-class ChatTemplateError(GraphcacheError):
-    """The template is missing, is not a template, or refuses a conversation."""
-
-    name = "chat-template"
+NO_TEMPLATE = "the checkpoint has no chat template"
 
 
 class ChatTemplate:
-    """Renders conversations. Made without a template too: then only `render` fails."""
+    """Renders conversations. Made without a template too: then only rendering fails."""
 
-    def __init__(self, source: str | None, special_tokens: Mapping[str, str]) -> None:
-        """special_tokens: what the template may name: `{"bos_token": "<s>", ...}`."""
-        self.source = source
+    def __init__(self, source: str | Mapping[str, str] | None, special_tokens: Mapping[str, Any]) -> None:
+        """source: one template, or several by name; special_tokens: what it may name: `{"bos_token": "<s>", ...}`."""
+        self._sources = {"default": source} if isinstance(source, str) else dict(source or {})
         self._variables = dict(special_tokens)
-        self._template = None if source is None else _compiled(source)
+        self.tells_date = False  # whether a template has asked for the date so far
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[tuple[int, int], ...]]:
-        """The whole conversation, and the (begin, end) of each of the assistant's answers in it, in characters.
+    @property
+    def source(self) -> str:
+        """All templates' text, to look for names in."""
+        return "\n".join(self._sources.values())
 
-        Contents are texts, lists of text parts, or None, each in whichever form the template takes.
+    @property
+    def is_marked(self) -> bool:
+        """Whether the template itself marks what the assistant wrote, by `{% generation %}`."""
+        return "endgeneration" in self.source
+
+    def as_taken(self, conversation: Conversation) -> list[dict[str, Any]]:
+        """The messages in the form that the template takes. Raises ChatTemplateError when it refuses every form."""
+        messages = [self._with_content(message) for message in conversation.messages]
+        if not any(message.get("tool_calls") for message in messages):
+            return messages
+        try:
+            self.render(messages, conversation)
+        except ChatTemplateError as refusal:
+            texts = [_with_text_arguments(message) for message in messages]
+            try:
+                self.render(texts, conversation)
+            except ChatTemplateError:
+                raise refusal from None
+            return texts
+        return messages
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], conversation: Conversation | None = None, *, prompt: bool = False
+    ) -> str:
+        """The messages' text, with the tools, documents and options of `conversation`. Raises ChatTemplateError.
+
+        prompt: ask the assistant to answer
         """
-        messages = [{**message, "content": self._as_taken(message["content"])} for message in messages]
-        text = self._render(messages, prompt=False)
-        spans = []
-        for i, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            before = self._render(messages[:i], prompt=True)
-            after = self._render(messages[: i + 1], prompt=False)
-            if not after.startswith(before) or not text.startswith(after.rstrip()):
-                raise ChatTemplateError(
-                    f"the chat template writes message {i} in another way when more follows, so that the assistant's"
-                    " part cannot be told",
-                    hint="give the conversation as prompt and completion",
-                )
-            spans.append((len(before), min(len(after), len(text))))
-        return text, tuple(spans)
+        return self._rendered(messages, conversation, prompt=prompt, marks=False)[0]
 
-    def _as_taken(self, content: Any) -> Any:
+    def render_marked(
+        self, messages: Sequence[Mapping[str, Any]], conversation: Conversation
+    ) -> tuple[str, tuple[tuple[int, int], ...]]:
+        """The text, and the (begin, end) of each part that the template marks by `{% generation %}`."""
+        return self._rendered(messages, conversation, prompt=False, marks=True)
+
+    def _rendered(
+        self, messages: Sequence[Mapping[str, Any]], conversation: Conversation | None, *, prompt: bool, marks: bool
+    ) -> tuple[str, tuple[tuple[int, int], ...]]:
+        import jinja2
+
+        tools = conversation.tools if conversation else None
+        source = self._source(tools)
+        try:
+            renderer = _renderer()
+            _Clock.looked_at = False
+            with _clock_in(renderer):
+                texts, found = renderer.render_jinja_template(
+                    conversations=[messages],
+                    tools=tools,
+                    documents=conversation.documents if conversation else None,
+                    chat_template=source,
+                    return_assistant_tokens_mask=marks,
+                    add_generation_prompt=prompt,
+                    **{**self._variables, **(conversation.options if conversation else {})},
+                )
+        except ChatTemplateError:
+            raise
+        except jinja2.TemplateSyntaxError as error:
+            raise ChatTemplateError(f"the chat template has a fault in line {error.lineno}: {error.message}") from error
+        except jinja2.TemplateError as error:
+            raise ChatTemplateError(f"the chat template refuses the conversation: {error}") from error
+        except Exception as error:  # it is a program of its own, and may fail as any program
+            raise ChatTemplateError(f"the chat template fails: {type(error).__name__}: {error}") from error
+        self.tells_date = self.tells_date or _Clock.looked_at
+        return texts[0], tuple((begin, end) for begin, end in found[0]) if marks else ()
+
+    def _source(self, tools: object) -> str:
+        name = "tool_use" if tools and "tool_use" in self._sources else "default"
+        if name not in self._sources:
+            others = f", only {', '.join(sorted(self._sources))}" if self._sources else ""
+            raise ChatTemplateError(
+                f"{NO_TEMPLATE}{others and ' called default'}{others}",
+                hint="it is in tokenizer_config.json or chat_template.jinja",
+            )
+        return self._sources[name]
+
+    def _with_content(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        content = message.get("content")
         if isinstance(content, list) and not self._takes_parts:
-            return "".join(part["text"] for part in content)
-        if isinstance(content, str) and self._takes_parts and not self._takes_text:
-            return [{"type": "text", "text": content}]
-        return content
+            return {**message, "content": "".join(part["text"] for part in content)}
+        if isinstance(content, str) and not self._takes_text and self._takes_parts:
+            return {**message, "content": [{"type": "text", "text": content}]}
+        return dict(message)
 
     @cached_property
     def _takes_text(self) -> bool:
@@ -82,73 +136,59 @@ class ChatTemplate:
     def _writes(self, content: str | list[dict[str, str]]) -> bool:
         """Whether the probe is in what the template writes, by itself and not within a list shown as Python or JSON."""
         try:
-            text = self._render([{"role": "user", "content": content}], prompt=False)
+            text = self.render([{"role": "user", "content": content}])
         except ChatTemplateError:
             return False
         as_list = isinstance(content, list) and (str(content) in text or json.dumps(content) in text)
         return PROBE in text and not as_list
 
-    def _render(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
-        if self._template is None:
-            raise ChatTemplateError(
-                "the checkpoint has no chat template", hint="it is in tokenizer_config.json or chat_template.jinja"
-            )
-        try:
-            return self._template.render(messages=messages, add_generation_prompt=prompt, **self._variables)
-        except jinja2.TemplateError as error:
-            raise ChatTemplateError(f"the chat template refuses the conversation: {error}") from error
-        except Exception as error:  # it is a program of its own, and may fail as any program
-            raise ChatTemplateError(f"the chat template fails: {type(error).__name__}: {error}") from error
+
+def _with_text_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
+    calls = [
+        {**call, "function": {**call["function"], "arguments": _as_json(call["function"]["arguments"])}}
+        for call in message.get("tool_calls", ())
+    ]
+    return {**message, "tool_calls": calls} if calls else dict(message)
 
 
-def read_template(model: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
-    """The template's source: chat_template.jinja beside the weights, else what tokenizer_config.json holds.
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
-    None without either. Raises ChatTemplateError when the file cannot be read.
+
+class _Clock(datetime.datetime):
+    """Shows TEMPLATE_DATE, and whether it was looked at."""
+
+    looked_at = False
+
+    @classmethod
+    def now(cls, tz: datetime.tzinfo | None = None) -> _Clock:
+        _Clock.looked_at = True
+        return cls(TEMPLATE_DATE.year, TEMPLATE_DATE.month, TEMPLATE_DATE.day, tzinfo=tz)
+
+
+@cache
+def _renderer() -> Any:
+    """The module that renders. Raises ChatTemplateError when its clock cannot be held still."""
+    from transformers.utils import chat_template_utils
+
+    with _clock_in(chat_template_utils):
+        shown = chat_template_utils.render_jinja_template([[]], chat_template="{{ strftime_now('%Y-%m-%d') }}")[0][0]
+    if shown != TEMPLATE_DATE.isoformat():
+        raise ChatTemplateError(
+            "this version of transformers does not let the date of chat templates be set",
+            hint="install the version that the trainer extra names",
+        )
+    return chat_template_utils
+
+
+@contextmanager
+def _clock_in(module: Any) -> Iterator[None]:
+    """Inside the block the module's `datetime` is our clock. It takes `datetime.now()` and nothing else from it.
+
+    Templates cannot be given a function of ours: transformers hands them plain values only, for safety.
     """
-    path = model / "chat_template.jinja"
+    before, module.datetime = module.datetime, _Clock
     try:
-        return path.read_text("utf-8")
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as error:
-        raise ChatTemplateError(f"{path} cannot be read as UTF-8: {error}") from error
-    found = tokenizer_config.get("chat_template")
-    if isinstance(found, list):  # several by name
-        found = next((t.get("template") for t in found if isinstance(t, dict) and t.get("name") == "default"), None)
-    return found if isinstance(found, str) else None
-
-
-class _Generation(jinja2.ext.Extension):
-    """`{% generation %}` marks the assistant's part for other trainers: here its body, as it is."""
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-_Generation.tags = {"generation"}
-
-
-def _compiled(source: str) -> jinja2.Template:
-    """The template, in a sandbox: it comes with the checkpoint, from whoever made that."""
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
-    )
-    environment.globals["raise_exception"] = _refuse
-    environment.filters["tojson"] = _to_json
-    try:
-        return environment.from_string(source)
-    except jinja2.TemplateSyntaxError as error:
-        raise ChatTemplateError(f"the chat template has a fault in line {error.lineno}: {error.message}") from error
-    except Exception as error:  # blocks in blocks without end: too deep for jinja, or for Python
-        raise ChatTemplateError(f"the chat template is no program: {type(error).__name__}: {error}") from error
-
-
-def _refuse(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    """As `transformers` renders it: jinja's own filter would escape HTML."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+        yield
+    finally:
+        module.datetime = before

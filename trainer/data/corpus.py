@@ -13,7 +13,7 @@ import hashlib
 import math
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.data.documents import DataError, read_documents
+from trainer.data.chat import TEMPLATE_DATE
+from trainer.data.errors import DataError
 from trainer.data.tokenize import ModelTokenizer, Tokens
 
 IGNORED = -100  # the label of a token that does not count, as in `transformers`
@@ -52,6 +53,8 @@ class DataFacts:
     documents:                that hold a token; empty_documents: that hold none and are left out
     tokens:                   of all documents; label_tokens: of these, what one pass predicts and counts
     sequences:                of one pass; sequences_without_labels: in which nothing counts, left out
+    template_date:            the date that the chat template was told, where it asked
+    never_stops:              whether the chat template writes no end of a turn
     """
 
     digest: str
@@ -61,6 +64,8 @@ class DataFacts:
     label_tokens: int
     sequences: int
     sequences_without_labels: int
+    template_date: str | None = None
+    never_stops: bool = False
 
     def as_json(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -168,7 +173,7 @@ def _digest(ids: np.ndarray, counts: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def read_corpus(path: Path, seq: int, tokenizer: ModelTokenizer) -> Corpus:
+def read_corpus(path: Path, seq: int, tokenizer: ModelTokenizer, ignored: Iterable[str] = ()) -> Corpus:
     """A data file, tokenized and packed. Raises DataError."""
     try:
         # Asked before it is opened, which alone would wait for the writer of a pipe; --resume reads it again.
@@ -176,4 +181,7 @@ def read_corpus(path: Path, seq: int, tokenizer: ModelTokenizer) -> Corpus:
             raise DataError(f"{path} is not a regular file", hint="write what comes from a pipe to a file first")
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}", hint="--data names one file") from error
-    return Corpus(tokenizer.tokens(read_documents(path, tokenizer.template)), seq)
+    corpus = Corpus(tokenizer.tokens(tokenizer.reader(ignored).documents(path)), seq)
+    date = TEMPLATE_DATE.isoformat() if tokenizer.template.tells_date else None
+    corpus.facts = replace(corpus.facts, template_date=date, never_stops=tokenizer.finder.never_stops)
+    return corpus

@@ -1,36 +1,116 @@
-"""The documents of a data file: plain text, or JSONL with `text`, `messages` or `prompt` and `completion`.
+"""The documents of a data file: from a record, or a whole text, to the text that is tokenized and what counts in it.
 
-Plain text is one document. In JSONL every line is one; blank lines are skipped, keys that are not named here are not
-read. A file is JSONL by the end of its name, `.json` too: JSON is never trained on as plain text. Every error names the
-line.
+What a record says is never dropped without a word: a field that nobody reads is an error that names it, unless it is
+plainly about the record (`id`, `source`, ...) or the user says that it is to be ignored.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from graphcache.errors import GraphcacheError
-from trainer.data.chat import ChatTemplate
+from trainer.data import conversation
+from trainer.data.conversation import Conversation
+from trainer.data.errors import DataError
+from trainer.data.faithful import check_written
+from trainer.data.files import decode, holds_records, raw_records, read_text
+from trainer.data.turns import TurnFinder
 
-JSONL_SUFFIXES = (".json", ".jsonl", ".ndjson")
-_ONE_A_LINE = f"each line of a {', '.join(JSONL_SUFFIXES)} file is one JSON object"
-
-
-class DataError(GraphcacheError):
-    """The data file, or a line of it, cannot be trained on."""
-
-    name = "data"
+# Fields that say something about a record and nothing of what is trained.
+_ABOUT = frozenset(
+    [
+        "id",
+        "idx",
+        "index",
+        "key",
+        "uid",
+        "uuid",
+        "hash",
+        "source",
+        "sources",
+        "origin",
+        "dataset",
+        "dataset_name",
+        "subset",
+        "split",
+        "config",
+        "category",
+        "categories",
+        "subcategory",
+        "topic",
+        "topics",
+        "domain",
+        "task",
+        "tasks",
+        "type",
+        "kind",
+        "difficulty",
+        "level",
+        "language",
+        "lang",
+        "locale",
+        "license",
+        "url",
+        "link",
+        "title",
+        "date",
+        "time",
+        "timestamp",
+        "created",
+        "created_at",
+        "updated_at",
+        "model",
+        "models",
+        "generator",
+        "author",
+        "user",
+        "score",
+        "scores",
+        "quality",
+        "rating",
+        "tags",
+        "meta",
+        "metadata",
+        "info",
+        "extra_info",
+        "num_turns",
+        "turns",
+        "length",
+        "num_tokens",
+        "n_tokens",
+        "token_count",
+        "tokens",
+        "word_count",
+    ]
+)
+_ABOUT_ENDS = ("_id", "_score", "_count", "_url", "_date", "_hash")
+_CHAT_FIELDS = frozenset({"tools", "documents", "chat_template_kwargs"})
+_KINDS: dict[str, frozenset[str]] = {
+    "text": frozenset(),
+    "messages": _CHAT_FIELDS,
+    "conversations": _CHAT_FIELDS | {"system"},
+    "instruction": _CHAT_FIELDS | {"input", "output", "system"},
+    "prompt": frozenset({"completion"}),
+}
+_FORMS = (
+    "a record has text, or messages, or prompt and completion, or conversations (ShareGPT), or instruction and output"
+    " (Alpaca)"
+)
+_SYSTEM = (
+    'write it as the first message: {"messages": [{"role": "system", "content": "..."}, {"role": "user", ...},'
+    ' {"role": "assistant", ...}]}'
+)
 
 
 @dataclass(frozen=True)
 class Document:
     """Text to be tokenized.
 
-    line:     where it starts in the file, from 1
+    line:     where it starts in the file, from 1: the number of the record, where records are not lines
     spans:    (begin, end) in characters, sorted: only tokens in them count in the loss; None: all do
     complete: the text holds its own special tokens already, as a chat template writes them
     """
@@ -41,112 +121,100 @@ class Document:
     complete: bool = False
 
 
-def read_documents(path: Path, template: ChatTemplate) -> Iterator[Document]:
-    """All documents, in the order of the file. Raises DataError."""
-    if path.suffix.lower() in JSONL_SUFFIXES:
-        yield from _jsonl(path, template)
-    else:
-        yield _plain(path)
+class Reader:
+    """Makes documents of records."""
+
+    def __init__(self, finder: TurnFinder, ignored: Iterable[str] = ()) -> None:
+        """ignored: names of fields that are not read and not missed."""
+        self._finder = finder
+        self._ignored = frozenset(ignored)
+
+    def documents(self, path: Path) -> Iterator[Document]:
+        """All documents, in the order of the file. Raises DataError."""
+        if not holds_records(path):
+            yield Document(1, _plain(str(path), read_text(path)))
+            return
+        for number, raw in raw_records(path):
+            yield self.document(f"{path}:{number}", number, raw)
+
+    def document(self, where: str, line: int, raw: Any) -> Document:
+        """One record's, as `raw_records` gives it. Raises DataError."""
+        record = {name: value for name, value in decode(where, raw).items() if name not in self._ignored}
+        kind = _kind(where, record)
+        if kind == "text":
+            return Document(line, _plain(where, _string(where, record, "text")))
+        if kind == "prompt" and not isinstance(record["prompt"], list):
+            prompt, completion = _string(where, record, "prompt"), _string(where, record, "completion")
+            text = _plain(where, prompt + completion)
+            return Document(line, text, ((len(prompt), len(text)),))
+        text, spans = self._rendered(where, _FROM[kind](where, record, self._ignored, self._finder.template.source))
+        return Document(line, _plain(where, text), spans, complete=True)
+
+    def _rendered(self, where: str, found: Conversation) -> tuple[str, tuple[tuple[int, int], ...]]:
+        for name in found.options:
+            if not re.search(rf"\b{re.escape(name)}\b", self._finder.template.source):
+                raise DataError(
+                    f"{where}: the chat template reads no {name}, which chat_template_kwargs gives",
+                    hint="--ignore-fields chat_template_kwargs leaves all of them out",
+                )
+        try:
+            text, spans = self._finder.render(found)
+            check_written(found, text, spans)
+        except GraphcacheError as error:
+            raise DataError(f"{where}: {error.message}", hint=error.hint) from error
+        return text, spans
 
 
-def _plain(path: Path) -> Document:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    try:
-        return Document(1, data.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}:{line}: not UTF-8: {error.reason}") from error
+_FROM: dict[str, Callable[[str, Mapping[str, Any], frozenset[str], str], Conversation]] = {
+    "messages": conversation.of_messages,
+    "conversations": conversation.of_sharegpt,
+    "instruction": conversation.of_alpaca,
+    "prompt": conversation.of_pair,
+}
 
 
-def _jsonl(path: Path, template: ChatTemplate) -> Iterator[Document]:
-    try:
-        with path.open("rb") as file:
-            for number, raw in enumerate(file, 1):
-                if raw.strip():
-                    yield _record(f"{path}:{number}", number, raw, template)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path} cannot be read: {error.strerror}", hint="--data is a .jsonl file or a text file in UTF-8")
-
-
-def _record(where: str, line: int, raw: bytes, template: ChatTemplate) -> Document:
-    try:
-        record = json.loads(raw.decode("utf-8-sig"))
-    except ValueError as error:
-        raise DataError(f"{where}: not JSON in UTF-8: {error}", hint=_ONE_A_LINE) from error
-    except RecursionError as error:
-        raise DataError(f"{where}: JSON that is nested too deeply to be read") from error
-    if not isinstance(record, dict):
-        raise DataError(f"{where}: a JSON {type(record).__name__}, not an object", hint=_ONE_A_LINE)
-    kinds = [kind for kind in ("text", "messages", "prompt") if kind in record]
+def _kind(where: str, record: Mapping[str, Any]) -> str:
+    """What the record is. Raises DataError for none, several, and for fields that are not read."""
+    kinds = [kind for kind in _KINDS if record.get(kind) is not None]
     if len(kinds) != 1:
+        ignore = f"; --ignore-fields {kinds[0]} leaves one out" if kinds else ""
+        raise DataError(f"{where}: has {' and '.join(kinds) or 'none of ' + ', '.join(_KINDS)}", hint=_FORMS + ignore)
+    (kind,) = kinds
+    read = _KINDS[kind] | ({*_CHAT_FIELDS} if kind == "prompt" and isinstance(record["prompt"], list) else set())
+    other = sorted(
+        name
+        for name, value in record.items()
+        if name != kind and name not in read and value not in (None, "", [], {}) and not _is_about(name)
+    )
+    if "system" in other:
+        raise DataError(f"{where}: has system beside {kind}", hint=_SYSTEM)
+    if other:
         raise DataError(
-            f"{where}: has {' and '.join(kinds) or 'none of text, messages, prompt'}",
-            hint="a line has either text, or messages, or prompt and completion",
+            f"{where}: has {', '.join(other)} beside {kind}, which is not read",
+            hint=f"take it out of the data, or ignore it: --ignore-fields {','.join(other)}",
         )
-    if kinds == ["text"]:
-        return Document(line, _string(where, record, "text"))
-    if kinds == ["messages"]:
-        rendered, spans = _rendered(where, record["messages"], template)
-        return Document(line, rendered, spans, complete=True)
-    prompt, completion = _string(where, record, "prompt"), _string(where, record, "completion")
-    return Document(line, prompt + completion, ((len(prompt), len(prompt) + len(completion)),))
+    return kind
 
 
-def _string(where: str, record: dict[str, Any], key: str) -> str:
+def _is_about(name: str) -> bool:
+    return name.lower() in _ABOUT or name.startswith("_") or name.lower().endswith(_ABOUT_ENDS)
+
+
+def _string(where: str, record: Mapping[str, Any], key: str) -> str:
     if key not in record:
         raise DataError(f"{where}: no {key}", hint="prompt and completion come together")
     value = record[key]
     if not isinstance(value, str):
         raise DataError(f"{where}: {key} is a {type(value).__name__}, not text")
-    return _encodable(where, value)
+    return value
 
 
-def _encodable(where: str, text: str) -> str:
-    """JSON can hold half of a surrogate pair, which is no text that a tokenizer could read."""
+def _plain(where: str, text: str) -> str:
+    """JSON can hold half of a surrogate pair, which is no text that a tokenizer could read, and NULs."""
+    if "\0" in text:
+        raise DataError(f"{where}: character {text.index(chr(0))} of the text is NUL", hint="it is no text: convert it")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise DataError(f"{where}: character {error.start} is half of a surrogate pair") from error
     return text
-
-
-def _rendered(where: str, messages: Any, template: ChatTemplate) -> tuple[str, tuple[tuple[int, int], ...]]:
-    if not isinstance(messages, list) or not messages:
-        raise DataError(f"{where}: messages is not a list of at least one message")
-    messages = [_message(f"{where}: message {i}", message) for i, message in enumerate(messages)]
-    try:
-        text, spans = template.render(messages)
-    except GraphcacheError as error:
-        raise DataError(f"{where}: {error.message}", hint=error.hint) from error
-    return _encodable(where, text), spans
-
-
-def _message(where: str, message: Any) -> dict[str, Any]:
-    """The message, with a content that a template can be given. Raises DataError."""
-    calls = isinstance(message, dict) and bool(message.get("tool_calls"))
-    if not isinstance(message, dict) or not isinstance(message.get("role"), str) or not (calls or "content" in message):
-        raise DataError(f"{where} is not an object with a role and a content")
-    content = message.get("content")
-    if calls and content is None:
-        return {**message, "content": None}  # templates ask whether there are calls, and a content beside
-    if not isinstance(content, str) and not _is_text_parts(content):
-        raise DataError(
-            f"{where} has a {type(content).__name__} for its content, not text",
-            hint='content is text, or a list of {"type": "text", "text": "..."}',
-        )
-    return message
-
-
-def _is_text_parts(content: Any) -> bool:
-    return isinstance(content, list) and bool(content) and all(_is_text_part(part) for part in content)
-
-
-def _is_text_part(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)

@@ -1,13 +1,14 @@
-"""The checkpoint's own tokenizer (`tokenizer.json`), and from a document its tokens and which of them count.
+"""The checkpoint's own tokenizer, as transformers loads it, and from a document its tokens and which of them count.
 
-Text that is not complete gets the special tokens that tokenizer.json adds by itself (Llama's begin-of-text) and the
-end-of-text token, which counts, whoever adds it. The first token of a document never counts: nothing before it says
-what it should be.
+Text that is not complete gets the special tokens that the tokenizer adds by itself (Llama's begin-of-text; one, where
+the text has its own) and the end-of-text token, which counts, whoever adds it. The first token of a document never
+counts: nothing before it says what it should be.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, takewhile
@@ -18,8 +19,10 @@ from typing import Any
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from trainer.data.chat import ChatTemplate, read_template
-from trainer.data.documents import DataError, Document
+from trainer.data.chat import ChatTemplate
+from trainer.data.documents import Document, Reader
+from trainer.data.errors import DataError
+from trainer.data.turns import TurnFinder
 
 # A long text is tokenized in blocks of about this many characters, each ending at a line's end: the library keeps some
 # hundred bytes a token while it works, and works on blocks in parallel.
@@ -44,8 +47,16 @@ class ModelTokenizer:
     """
 
     tokenizer: Tokenizer
-    template: ChatTemplate
+    finder: TurnFinder
     end_of_text: int | None
+
+    @property
+    def template(self) -> ChatTemplate:
+        return self.finder.template
+
+    def reader(self, ignored: Iterable[str] = ()) -> Reader:
+        """What makes documents of records, for this template."""
+        return Reader(self.finder, ignored)
 
     def tokens(self, documents: Iterable[Document]) -> Iterator[Tokens]:
         """The documents' tokens, in order. Raises DataError when a text needs an end-of-text token and has none."""
@@ -57,13 +68,17 @@ class ModelTokenizer:
                 encodings = self.tokenizer.encode_batch([d.text for d in batch], add_special_tokens=not complete)
                 for document, encoding in zip(batch, encodings, strict=True):
                     ids, behind = _split(encoding)
-                    yield self._finished(document, ids, _counts(encoding, document.spans)[: len(ids)], behind)
+                    counts = _counts(encoding, document.spans)[: len(ids)]
+                    if _begins_twice(encoding):
+                        ids, counts = ids[1:], counts[1:]
+                    yield self._finished(document, ids, counts, behind)
 
     def _long(self, document: Document) -> Tokens:
         """A long text, block by block; only the first block gets the special tokens, and the end has those behind."""
         blocks = list(_blocks(document.text))
-        first, behind = _split(self.tokenizer.encode(blocks[0], add_special_tokens=not document.complete))
-        parts = [first]
+        encoding = self.tokenizer.encode(blocks[0], add_special_tokens=not document.complete)
+        first, behind = _split(encoding)
+        parts = [first[1:] if _begins_twice(encoding) else first]
         for begin in range(1, len(blocks), BATCH_DOCUMENTS):
             encodings = self.tokenizer.encode_batch(blocks[begin : begin + BATCH_DOCUMENTS], add_special_tokens=False)
             parts.extend(_split(e)[0] for e in encodings)
@@ -101,16 +116,22 @@ def _split(encoding: Encoding) -> tuple[np.ndarray, np.ndarray]:
     return ids[:own], ids[own:]
 
 
+def _begins_twice(encoding: Encoding) -> bool:
+    """Whether the tokenizer has put a token before the text with which the text begins by itself."""
+    added, ids = encoding.special_tokens_mask, encoding.ids
+    return len(ids) > 1 and ids[0] == ids[1] and bool(added[0]) and not added[1]
+
+
 def _counts(encoding: Encoding, spans: tuple[tuple[int, int], ...] | None) -> np.ndarray:
-    """Which tokens count: those that end inside a span (a token that straddles its beginning is part of the answer)."""
+    """Which tokens count: those that share a character with a span, as in transformers' assistant masks."""
     if spans is None:
         return np.ones(len(encoding.ids), dtype=bool)
     if not spans:
         return np.zeros(len(encoding.ids), dtype=bool)
     begins, ends = np.asarray(spans, dtype=np.int64).T
-    last = np.asarray([end for _, end in encoding.offsets], dtype=np.int64).reshape(-1)
-    span = np.searchsorted(begins, last, side="left") - 1  # the last span that begins before the token ends
-    inside: np.ndarray = (span >= 0) & (last <= ends[span])
+    first, last = np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2).T
+    span = np.searchsorted(ends, first, side="right")  # the first span that ends after the token begins
+    inside: np.ndarray = (span < len(ends)) & (last > begins[np.minimum(span, len(begins) - 1)])
     return inside
 
 
@@ -146,26 +167,56 @@ def read_tokenizer(model: Path) -> ModelTokenizer:
 
     Raises DataError when it is missing, cannot be read, or does not have the checkpoint's end-of-text token.
     """
-    path = model / "tokenizer.json"
-    try:
-        tokenizer = Tokenizer.from_buffer(path.read_bytes())
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing", hint="the checkpoint's own tokenizer.json is needed") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as a tokenizer: {error}") from error
+    named = _named_tokens(model)
+    loaded = _loaded(model)
+    tokenizer: Tokenizer = loaded.backend_tokenizer
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    tokenizer.encode_special_tokens = loaded.split_special_tokens
+    end = _end_token(model, tokenizer, named)
+    special = {**loaded.special_tokens_map, **({} if end is None else {"eos_token": end})}
+    added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+    finder = TurnFinder(ChatTemplate(loaded.chat_template, special), added)
+    return ModelTokenizer(tokenizer, finder, None if end is None else tokenizer.token_to_id(end))
+
+
+def _loaded(model: Path) -> Any:
+    """transformers' tokenizer. It never asks a hub, and runs no code that lies in the folder."""
+    path = model / "tokenizer.json"
+    if not path.exists():
+        raise DataError(f"{path} is missing", hint="the checkpoint's own tokenizer.json is needed")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when transformers is imported
+    from transformers import AutoTokenizer
+
+    try:
+        loaded = AutoTokenizer.from_pretrained(model, local_files_only=True, trust_remote_code=False)
+        if not isinstance(loaded.backend_tokenizer, Tokenizer):
+            raise TypeError(f"{type(loaded).__name__} is not made of it")
+    except Exception as error:  # of the library's many, from its Rust half too
+        raise DataError(f"{path} cannot be read as a tokenizer: {type(error).__name__}: {error}") from error
+    return loaded
+
+
+def _named_tokens(model: Path) -> str | None:
+    """The end-of-text token that tokenizer_config.json names, if it is a token of the checkpoint.
+
+    transformers would add a token that is none to the vocabulary, in silence. Raises DataError.
+    """
     settings = _json(model / "tokenizer_config.json")
-    special = {name: text for name in _SPECIAL if (text := _token_text(settings.get(name))) is not None}
-    end = _end_token(model, tokenizer, special.get("eos_token"))
-    if end is not None:
-        special["eos_token"] = end
-    source = read_template(model, settings)
-    end_id = None if end is None else tokenizer.token_to_id(end)
-    return ModelTokenizer(tokenizer, ChatTemplate(source, special), end_id)
-
-
-_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+    named = _token_text(settings.get("eos_token"))
+    if named is None:
+        return None
+    whole = _json(model / "tokenizer.json")
+    in_config = (settings.get("added_tokens_decoder") or {}).values()
+    added = [_token_text(token) for token in (*(whole.get("added_tokens") or ()), *in_config)]
+    vocabulary = (whole.get("model") or {}).get("vocab") or ()
+    in_vocabulary = named in vocabulary or any(isinstance(v, list) and v and v[0] == named for v in vocabulary)
+    if named not in added and not in_vocabulary:
+        raise DataError(
+            f"eos_token is {named!r} in tokenizer_config.json, which tokenizer.json does not have",
+            hint="the files are of different models: name a token that tokenizer.json has",
+        )
+    return named
 
 
 def _token_text(value: Any) -> str | None:
@@ -178,11 +229,6 @@ def _token_text(value: Any) -> str | None:
 def _end_token(model: Path, tokenizer: Tokenizer, named: str | None) -> str | None:
     """The end-of-text token: as tokenizer_config.json names it, else the one that generation stops at, if any."""
     if named is not None:
-        if tokenizer.token_to_id(named) is None:
-            raise DataError(
-                f"eos_token is {named!r} in tokenizer_config.json, which tokenizer.json does not have",
-                hint="the files are of different models: name a token that tokenizer.json has",
-            )
         return named
     for file in ("generation_config.json", "config.json"):
         value = _json(model / file).get("eos_token_id")

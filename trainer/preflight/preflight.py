@@ -25,7 +25,7 @@ from trainer.checkpoint.pretrained import InputCheckpoint
 from trainer.checkpoint.save import SLACK_BYTES
 from trainer.config import ConfigError, RunConfig, check_resumable, check_same_end
 from trainer.data.corpus import Corpus, read_corpus
-from trainer.data.documents import DataError
+from trainer.data.errors import DataError
 from trainer.data.tokenize import read_tokenizer
 from trainer.device.cpu import CpuBackend
 from trainer.model.config import ModelConfig
@@ -244,7 +244,7 @@ def _corpus(config: RunConfig, checkpoint: InputCheckpoint | None, saved: SavedC
     if _is_absent(config.model):
         return None
     folder = config.model if config.model.is_dir() else config.model.parent
-    corpus = read_corpus(config.data, config.seq, read_tokenizer(folder))
+    corpus = read_corpus(config.data, config.seq, read_tokenizer(folder), config.ignored_fields)
     if checkpoint is not None:
         corpus.check_vocabulary(checkpoint.config.vocab)
     if saved is not None:

@@ -15,6 +15,7 @@ from trainer.config import RunConfig
 from trainer.data.corpus import DataFacts
 from trainer.step.loop import StepResult
 
+NEVER_STOPS = "the chat template writes no token that ends a turn: the model will not learn to stop"
 # How many of the last steps the time left is judged by.
 RECENT_STEPS = 20
 # What writing raises when the disk is full, the reader has gone, the terminal has hung up, the stream is closed.
@@ -49,6 +50,8 @@ def data_lines(facts: DataFacts, seq: int) -> list[str]:
         f" {facts.empty_documents:,} empty documents left out",
         f"data     {facts.sequences:,} sequences of {seq:,} tokens;"
         f" {facts.sequences_without_labels:,} in which nothing counts left out",
+        *([f"data     the chat template is told that today is {facts.template_date}"] if facts.template_date else []),
+        *([f"warning  {NEVER_STOPS}"] if facts.never_stops else []),
     ]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.tiny import SPECIAL, byte_tokenizer
 from trainer.data.corpus import IGNORED, Corpus, read_corpus
-from trainer.data.documents import DataError
+from trainer.data.errors import DataError
 from trainer.data.tokenize import Tokens, read_tokenizer
 
 
@@ -22,6 +22,7 @@ def tokenizer(tmp_path):
     model.mkdir()
     byte_tokenizer().save(str(model / "tokenizer.json"))
     (model / "tokenizer_config.json").write_text(json.dumps({"eos_token": SPECIAL[0]}))
+    (model / "config.json").write_text('{"model_type": "llama"}')
     return read_tokenizer(model)
 
 
@@ -145,6 +146,8 @@ def test_the_numbers_of_a_file_say_what_was_left_out(tmp_path, tokenizer):
         "label_tokens": 3 + 2,
         "sequences": 2,
         "sequences_without_labels": 6,
+        "template_date": None,
+        "never_stops": False,
     }
 
 

@@ -5,16 +5,25 @@ import json
 import pytest
 
 from tests.support.tiny import SPECIAL, TEMPLATE
-from trainer.data.chat import ChatTemplate, ChatTemplateError, read_template
-from trainer.data.documents import DataError, read_documents
+from trainer.data.chat import ChatTemplate
+from trainer.data.conversation import Conversation
+from trainer.data.documents import Reader
+from trainer.data.errors import ChatTemplateError, DataError
+from trainer.data.turns import TurnFinder
 
-CHAT = ChatTemplate(TEMPLATE, {"eos_token": SPECIAL[0]})
+
+def finder(source, special=SPECIAL):
+    return TurnFinder(ChatTemplate(source, {"eos_token": SPECIAL[0]}), special)
 
 
-def documents(tmp_path, text, name="data.jsonl"):
+def documents(tmp_path, text, name="data.jsonl", source=TEMPLATE):
     path = tmp_path / name
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return list(read_documents(path, CHAT))
+    return list(Reader(finder(source)).documents(path))
+
+
+def rendered(source, messages):
+    return finder(source).render(Conversation(messages, [m["role"] == "assistant" for m in messages]))
 
 
 def answers(document):
@@ -34,10 +43,11 @@ def test_a_line_of_jsonl_is_a_document_and_blank_lines_are_none(tmp_path):
 @pytest.mark.parametrize("name", ["data.json", "data.ndjson", "DATA.JSONL"])
 def test_a_json_file_is_read_by_lines_and_never_as_plain_text(tmp_path, name):
     assert [d.text for d in documents(tmp_path, '{"text": "a"}\n{"text": "b"}\n', name)] == ["a", "b"]
-    for whole in ('[{"text": "a"}]', '[\n  {"text": "a"}\n]'):
-        with pytest.raises(DataError, match=rf"{name}:1: ") as raised:
-            documents(tmp_path, whole, name)
-        assert "each line" in raised.value.hint
+    for whole in ('[{"text": "a"}, {"text": "b"}]', '[\n  {"text": "a"},\n{"text": "b"}\n]\n'):
+        assert [(d.line, d.text) for d in documents(tmp_path, whole, name)] == [(1, "a"), (2, "b")]
+    with pytest.raises(DataError, match="not one JSON array") as raised:
+        documents(tmp_path, '[{"text": "a"}\n{"text": "b"}]', name)
+    assert "one array" in raised.value.hint
 
 
 def test_only_the_completion_counts(tmp_path):
@@ -68,10 +78,12 @@ EITHER = "{% if m.content is string %}{{ m.content }}{% else %}" + PARTS + "{% e
 
 @pytest.mark.parametrize("written", [PARTS, EITHER, "{{ m.content }}"])
 def test_a_template_gets_contents_as_it_takes_them(written):
-    template = ChatTemplate("{% for m in messages %}<{{ m.role }}>" + written + "</s>{% endfor %}", {})
+    source = "{% for m in messages %}<{{ m.role }}>" + written + "</s>{% endfor %}"
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": " two"}]
     for content in (parts, "one two"):
-        text, spans = template.render([{"role": "user", "content": content}, {"role": "assistant", "content": content}])
+        text, spans = rendered(
+            source, [{"role": "user", "content": content}, {"role": "assistant", "content": content}]
+        )
         assert text == "<user>one two</s><assistant>one two</s>"
         assert [text[begin:end] for begin, end in spans] == ["<assistant>one two</s>"]
 
@@ -79,11 +91,10 @@ def test_a_template_gets_contents_as_it_takes_them(written):
 def test_a_turn_of_tool_calls_needs_no_content(tmp_path):
     calls = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
     written = "{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{% else %}{{ m.content }}{% endif %}"
-    template = ChatTemplate("{% for m in messages %}[" + written + "]{% endfor %}", {})
+    source = "{% for m in messages %}[" + written + "]{% endfor %}"
     for turn in (calls, {name: value for name, value in calls.items() if name != "content"}):
         line = json.dumps({"messages": [{"role": "user", "content": "q"}, turn]})
-        (tmp_path / "data.jsonl").write_text(line + "\n")
-        (document,) = read_documents(tmp_path / "data.jsonl", template)
+        (document,) = documents(tmp_path, line, source=source)
         assert document.text == "[q][f]"
 
 
@@ -110,9 +121,7 @@ def test_generation_marks_in_a_template_change_nothing():
         "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
         "{% else %}[{{ m.content }}]{% endif %}{% endfor %}"
     )
-    text, spans = ChatTemplate(source, {}).render(
-        [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
-    )
+    text, spans = rendered(source, [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])
     assert (text, spans) == ("[q]a", ((3, 4),))
 
 
@@ -120,12 +129,12 @@ def test_a_template_that_rewrites_earlier_turns_is_refused():
     source = "{% for m in messages %}{% if loop.last %}{{ m.content }}{% else %}-{% endif %}{% endfor %}"
     messages = [{"role": r, "content": r} for r in ("user", "assistant", "user")]
     with pytest.raises(ChatTemplateError, match="writes message 1 in another way"):
-        ChatTemplate(source, {}).render(messages)
+        rendered(source, messages)
 
 
 def test_a_template_cannot_reach_out_of_its_sandbox():
     with pytest.raises(ChatTemplateError, match="refuses"):
-        ChatTemplate("{{ ''.__class__.__mro__ }}", {}).render([{"role": "user", "content": ""}])
+        rendered("{{ ''.__class__.__mro__ }}", [{"role": "user", "content": ""}])
 
 
 @pytest.mark.parametrize(
@@ -139,29 +148,18 @@ def test_a_template_cannot_reach_out_of_its_sandbox():
 )
 def test_a_template_may_fail_in_any_way(source, fault):
     with pytest.raises(ChatTemplateError, match=fault):
-        ChatTemplate(source, {}).render([{"role": "user", "content": ""}])
+        rendered(source, [{"role": "user", "content": ""}])
 
 
 @pytest.mark.parametrize("source", ["{{" + "(" * 10**4, "{% for i in 'ab' %}" * 30 + "{% endfor %}" * 30])
 def test_a_template_that_is_nested_too_deeply_is_an_error(source):
-    with pytest.raises(ChatTemplateError, match="no program"):
-        ChatTemplate(source, {})
-
-
-def test_a_template_that_is_not_utf8_is_named(tmp_path):
-    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
-    with pytest.raises(ChatTemplateError, match=r"chat_template\.jinja cannot be read as UTF-8"):
-        read_template(tmp_path, {})
-
-
-@pytest.mark.parametrize("listed", [["x"], [{"name": "tools", "template": "x"}], [{"name": "default"}]])
-def test_a_list_without_a_default_template_has_none(tmp_path, listed):
-    assert read_template(tmp_path, {"chat_template": listed}) is None
+    with pytest.raises(ChatTemplateError, match=r"fails: RecursionError|fault in line|too many"):
+        rendered(source, [{"role": "user", "content": ""}])
 
 
 def test_a_broken_template_names_its_line():
     with pytest.raises(ChatTemplateError, match="line 2"):
-        ChatTemplate("\n{% if %}", {})
+        rendered("\n{% if %}", [{"role": "user", "content": ""}])
 
 
 @pytest.mark.parametrize(
@@ -171,9 +169,10 @@ def test_a_broken_template_names_its_line():
         (b"\xff{}", "not JSON"),
         ('{"text": ' + "[" * 10**5 + "]" * 10**5 + "}", "nested too deeply"),
         ("[]", "a JSON list, not an object"),
-        ("{}", "none of text, messages, prompt"),
+        ("{}", "none of text, messages"),
         ('{"text": "a", "messages": []}', "has text and messages"),
-        ('{"text": null}', "text is a NoneType"),
+        ('{"text": null}', "none of text, messages"),
+        ('{"text": 5}', "text is a int, not text"),
         ('{"text": "\\ud800"}', "half of a surrogate pair"),
         ('{"prompt": "a"}', "no completion"),
         ('{"messages": []}', "not a list of at least one"),
@@ -187,13 +186,13 @@ def test_a_bad_line_is_named(tmp_path, line, fact):
 
 
 def test_a_conversation_that_the_template_refuses_is_named_by_line(tmp_path):
-    path = tmp_path / "data.jsonl"
-    path.write_text('{"messages": [{"role": "user", "content": "x"}]}\n')
-    refusing = ChatTemplate("{{ raise_exception('no system turn') }}", {})
+    line = '{"messages": [{"role": "user", "content": "x"}]}\n'
     with pytest.raises(DataError, match=r"data\.jsonl:1: .*no system turn"):
-        list(read_documents(path, refusing))
+        documents(tmp_path, line, source="{{ raise_exception('no system turn') }}")
     with pytest.raises(DataError, match=r"data\.jsonl:1: the checkpoint has no chat template"):
-        list(read_documents(path, ChatTemplate(None, {})))
+        documents(tmp_path, line, source=None)
+    with pytest.raises(DataError, match="no chat template called default, only rag"):
+        documents(tmp_path, line, source={"rag": TEMPLATE})
 
 
 def test_text_that_is_not_utf8_names_the_line(tmp_path):
@@ -203,4 +202,4 @@ def test_text_that_is_not_utf8_names_the_line(tmp_path):
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match=r"no\.txt cannot be read"):
-        list(read_documents(tmp_path / "no.txt", CHAT))
+        list(Reader(finder(TEMPLATE)).documents(tmp_path / "no.txt"))

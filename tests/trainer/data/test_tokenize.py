@@ -8,7 +8,8 @@ from transformers import AutoTokenizer
 
 from tests.support.tiny import LLAMA, SPECIAL, TEMPLATE, byte_tokenizer, write_checkpoint
 from trainer.data import tokenize
-from trainer.data.documents import DataError, Document, read_documents
+from trainer.data.documents import Document
+from trainer.data.errors import DataError
 from trainer.data.tokenize import read_tokenizer
 
 END, TURN = 256, 257
@@ -28,7 +29,10 @@ END_ADDING = [
 @pytest.fixture
 def model(tmp_path):
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": SPECIAL[0]}}))
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": {"__type": "AddedToken", "content": SPECIAL[0]}})
+    )
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     return tmp_path
 
 
@@ -129,18 +133,18 @@ def test_without_a_name_texts_end_with_the_token_that_generation_stops_at(model,
     files = {"tokenizer_config.json": settings, "generation_config.json": generation, "config.json": config}
     for name, value in files.items():
         (model / name).unlink(missing_ok=True)
-        if value is not None:
-            (model / name).write_text(json.dumps(value))
+        if value is not None or name == "config.json":
+            (model / name).write_text(json.dumps({"model_type": "llama"} | (value or {})))
     (model / "chat_template.jinja").write_text("{{ eos_token }}")
     tokenizer = read_tokenizer(model)
     (found,) = tokenizer.tokens([Document(1, "a")])
     assert found.ids.tolist()[1:] == [end]
-    assert tokenizer.template.render([{"role": "user", "content": ""}])[0] == SPECIAL[end - END]
+    assert tokenizer.template.render([{"role": "user", "content": ""}]) == SPECIAL[end - END]
 
 
 def test_a_text_needs_an_end_of_text_and_a_conversation_has_its_own(model):
     (model / "tokenizer_config.json").unlink()
-    (model / "config.json").write_text('{"eos_token_id": null}')
+    (model / "config.json").write_text('{"model_type": "llama", "eos_token_id": null}')
     (chat,) = tokens(model, Document(1, "a<|end|>", complete=True))
     assert chat.ids[-1] == END
     with pytest.raises(DataError, match="names no end-of-text token"):
@@ -153,8 +157,8 @@ def test_an_end_of_text_that_is_no_token_is_an_error(model, value):
     with pytest.raises(DataError, match=r"eos_token is '<nope>' in tokenizer_config\.json"):
         read_tokenizer(model)
     (model / "tokenizer_config.json").unlink()
-    (model / "config.json").write_text(json.dumps({"eos_token_id": value}))
-    with pytest.raises(DataError, match=r"eos_token_id is .* in config\.json, which is no token"):
+    (model / "config.json").write_text(json.dumps({"model_type": "llama", "eos_token_id": value}))
+    with pytest.raises(DataError, match=r"eos_token_id is .* in config\.json, which is no token|field 'eos_token_id'"):
         read_tokenizer(model)
 
 
@@ -211,7 +215,7 @@ def test_a_chat_has_the_tokens_that_transformers_gives_it(tmp_path):
     messages = [{"role": role, "content": f"{role} says é{i}"} for i, role in enumerate(roles)]
     (tmp_path / "chat.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
     tokenizer = read_tokenizer(model)
-    (found,) = tokenizer.tokens(read_documents(tmp_path / "chat.jsonl", tokenizer.template))
+    (found,) = tokenizer.tokens(tokenizer.reader().documents(tmp_path / "chat.jsonl"))
     theirs = AutoTokenizer.from_pretrained(model)
     assert found.ids.tolist() == theirs.apply_chat_template(messages, return_dict=False)
     assert counted(tokenizer.tokenizer, found) == "assistant says é2<|end|>\nassistant says é4<|end|>\n"

@@ -1,0 +1,136 @@
+"""The records of a data file, with the line or the number that each is found by.
+
+JSON lines, a JSON array, both also compressed with gzip, and Parquet hold records; any other file is one text. Which it
+is says the end of its name: JSON is never trained on as plain text. pyarrow is imported for Parquet only.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from trainer.data.errors import DataError
+
+JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
+PARQUET_SUFFIX = ".parquet"
+_ONE_A_LINE = f"each line of a {', '.join(JSON_SUFFIXES)} file is one JSON object, or it is one array of objects"
+_HINT = "--data is a .jsonl, .json, .parquet or text file in UTF-8"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+PARQUET_ROWS = 1024
+
+
+def holds_records(path: Path) -> bool:
+    """Whether the file is one of records, not a text."""
+    return _suffix(path) in (*JSON_SUFFIXES, PARQUET_SUFFIX)
+
+
+def read_text(path: Path) -> str:
+    """A whole file of plain text, without its byte order mark. Raises DataError."""
+    with _reading(path), _open(path) as file:
+        data: bytes = file.read()
+    _check_bytes(str(path), data)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path}:{line}: not UTF-8: {error.reason}") from error
+
+
+def raw_records(path: Path) -> Iterator[tuple[int, Any]]:
+    """Every record with its number from 1: bytes of JSON (a line, or an array's item), or a row of Parquet as a dict.
+
+    The number is the line's where records are lines. Raises DataError.
+    """
+    with _reading(path):
+        if _suffix(path) == PARQUET_SUFFIX:
+            yield from enumerate(_rows(path), 1)
+            return
+        with _open(path) as file:
+            yield from _json_records(path, file)
+
+
+def decode(where: str, raw: Any) -> dict[str, Any]:
+    """The record. Raises DataError."""
+    if isinstance(raw, dict):
+        return raw
+    _check_bytes(where, raw)
+    try:
+        record = json.loads(raw.decode("utf-8-sig"))
+    except ValueError as error:
+        raise DataError(f"{where}: not JSON in UTF-8: {error}", hint=_ONE_A_LINE) from error
+    except RecursionError as error:
+        raise DataError(f"{where}: JSON that is nested too deeply to be read") from error
+    if not isinstance(record, dict):
+        raise DataError(f"{where}: a JSON {type(record).__name__}, not an object", hint=_ONE_A_LINE)
+    return record
+
+
+def _json_records(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    started = False
+    for number, line in enumerate(file, 1):
+        text = line if started else line.removeprefix(b"\xef\xbb\xbf")
+        if not text.strip():
+            continue
+        if not started and text.lstrip().startswith(b"["):
+            yield from _array(path, text + file.read())
+            return
+        started = True
+        yield number, text
+
+
+def _array(path: Path, data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The items of a JSON array, counted from 1."""
+    _check_bytes(str(path), data)
+    try:
+        items = json.loads(data)
+    except ValueError as error:
+        raise DataError(f"{path}: not one JSON array in UTF-8: {error}", hint=_ONE_A_LINE) from error
+    except RecursionError as error:
+        raise DataError(f"{path}: JSON that is nested too deeply to be read") from error
+    for number, item in enumerate(items, 1):
+        yield number, json.dumps(item).encode()
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(PARQUET_ROWS):
+                yield from batch.to_pylist()
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{path} cannot be read as Parquet: {error}") from error
+
+
+def _check_bytes(where: str, data: bytes) -> None:
+    if data.startswith(_UTF16) or b"\0" in data:
+        kind = "UTF-16, it seems" if data.startswith(_UTF16) or data[1::2].count(0) > len(data) // 8 else "binary"
+        raise DataError(
+            f"{where}: not text in UTF-8: it holds bytes that are 0 ({kind})", hint="iconv -t UTF-8 converts a text"
+        )
+
+
+def _suffix(path: Path) -> str:
+    name = path.name.lower().removesuffix(".gz")
+    return name[name.rfind(".") :] if "." in name else ""
+
+
+def _open(path: Path) -> Any:
+    return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turns what reading can fail with into DataError."""
+    try:
+        yield
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise DataError(f"{path} cannot be read as gzip: {error}") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}", hint=_HINT) from error
