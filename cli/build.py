@@ -22,7 +22,7 @@ from cli.options import (
     remote_option,
 )
 from cli.progress import build_progress
-from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, emit_warning, printable, secs_text
+from cli.render import emit_facts, emit_json, emit_table
 from graphcache import catalog
 from graphcache.build.build import DEFAULT_TIMEOUT_SECS, BuildOptions, build
 from graphcache.build.report import Report
@@ -38,6 +38,8 @@ from graphcache.manifest.manifest import Compiled, Manifest, known_programs, oth
 from graphcache.manifest.model_source import ModelSource
 from graphcache.manifest.text import ManifestError
 from graphcache.plan import PlanItem, plan
+from graphcache.process.shown import bytes_text, count_text, printable, secs_text
+from graphcache.process.streams import report_warning
 from graphcache.remote.opening import open_store
 from graphcache.remote.url import remote_urls
 from graphcache.source.checkout import check_sources
@@ -224,7 +226,7 @@ def _before(path: Path) -> dict[Path, Manifest]:
     try:
         return {path: read_manifest(path)}
     except ManifestError as error:
-        emit_warning("manifest", f"nothing is taken from what is there: {error.message}")
+        report_warning("manifest", f"nothing is taken from what is there: {error.message}")
         return {}
 
 
@@ -282,7 +284,7 @@ def _write(
     made = _manifest(request, toolchain, found)
     for old in request.manifests:
         for named in other_bytes(old, made.artifacts):
-            emit_warning("other-bytes", str(named))
+            report_warning("other-bytes", str(named))
     write_manifest(path, made)
 
 
@@ -332,7 +334,7 @@ def _show(request: Request, report: Report, manifest: Path | None) -> None:
             if trouble.log:
                 print(f"  log: {request.store.root / trouble.log}")
     if manifest is not None and report.failed:
-        emit_warning("manifest", f"{manifest} was not written: it would list graphs that were not compiled")
+        report_warning("manifest", f"{manifest} was not written: it would list graphs that were not compiled")
     entries = [outcome.entry for outcome in report.outcomes if outcome.entry]
     compiled = [outcome.entry.cost for outcome in report.outcomes if outcome.state == "compiled" and outcome.entry]
     size_bytes = sum(entry.size_bytes for entry in entries)

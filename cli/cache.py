@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cli.render import emit_warning
 from graphcache.errors import StoreError, UsageError
 from graphcache.key import SETTING
 from graphcache.local.memo import memo_of
 from graphcache.local.usage import Ledger, Usage
 from graphcache.location import cache_dir
+from graphcache.process.streams import report_warning
 from graphcache.store.base import Entry, Fault
 from graphcache.store.files import dangling_hint
 from graphcache.store.find import KEY_DIGITS as KEY_DIGITS
@@ -71,13 +71,13 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 
 def warn_of_faults(faults: Iterable[Fault]) -> None:
     for fault in faults:
-        emit_warning("corrupt", fault_text(fault))
+        report_warning("corrupt", fault_text(fault))
 
 
 def warn_of_troubles(store: LocalStore) -> None:
     """Remotes that did not do what was asked of them."""
     for trouble in store.troubles:
-        emit_warning("remote", trouble)
+        report_warning("remote", trouble)
 
 
 def fault_text(fault: Fault) -> str:

@@ -12,7 +12,7 @@ import click
 
 from cli.cache import KEY_DIGITS, toolchain_text, warn_of_faults, warn_of_troubles
 from cli.options import cache_option, cli_command, json_option, manifests_option, remote_option
-from cli.render import count_text, emit_facts, emit_json, emit_table, emit_warning, secs_text
+from cli.render import emit_facts, emit_json, emit_table
 from graphcache import catalog
 from graphcache.export.client import export_programs, installed_torch
 from graphcache.local.memo import memo_of
@@ -21,6 +21,8 @@ from graphcache.manifest.baseline import Baseline, find_manifests, of_revision, 
 from graphcache.manifest.diff import Comparison, Now, compare, listed
 from graphcache.manifest.manifest import known_programs
 from graphcache.process.own_command import own_command
+from graphcache.process.shown import count_text, secs_text
+from graphcache.process.streams import report_warning
 from graphcache.remote.opening import open_store
 from graphcache.remote.url import remote_urls
 from graphcache.source.checkout import check_sources
@@ -98,7 +100,7 @@ def command(
         toolchain = seen(memo)
     compared, trouble = _compared(current, since, store, toolchain, cache, remotes=bool(urls))
     if trouble:
-        emit_warning("programs", f"what was exported could not be kept: {trouble}")
+        report_warning("programs", f"what was exported could not be kept: {trouble}")
     warn_of_faults(store.faults)
     warn_of_troubles(store)
     if as_json:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from cli.options import cache_option, cli_command, json_option
-from cli.render import emit_json, printable
+from cli.render import emit_json
 from graphcache.doctor import examine
+from graphcache.process.shown import printable
 
 BAD = 2
 

@@ -12,10 +12,12 @@ import click
 
 from cli.cache import KEY_DIGITS, by_name, open_cache, usage_of
 from cli.options import PATH, cache_option, cli_command, json_option
-from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, emit_warning
+from cli.render import emit_facts, emit_json, emit_table
 from graphcache.errors import UsageError
 from graphcache.local.memo import memo_of
 from graphcache.local.usage import Ledger
+from graphcache.process.shown import bytes_text, count_text
+from graphcache.process.streams import report_warning
 from graphcache.store.gc import Limits, Plan, apply, plan
 from graphcache.store.local import LocalStore
 
@@ -114,7 +116,7 @@ def _keep(manifests: tuple[Path, ...]) -> frozenset[str] | None:
             hint=f"graphcache build --shapes-from {without[0]} --manifest {without[0]} writes their keys",
         )
     for path in without:
-        emit_warning("manifest", f"{path} names no key, since its graphs are planned: no entry is kept for it")
+        report_warning("manifest", f"{path} names no key, since its graphs are planned: no entry is kept for it")
     return frozenset().union(*named.values())
 
 

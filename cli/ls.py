@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cli.cache import KEY_DIGITS, by_name, entry_json, open_cache, toolchain_text, warn_of_faults
 from cli.options import cache_option, cli_command, json_option
-from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, secs_text
+from cli.render import emit_facts, emit_json, emit_table
+from graphcache.process.shown import bytes_text, count_text, secs_text
 
 
 @cli_command("ls", examples=("graphcache ls", "graphcache ls --cache /shared/graphcache", "graphcache ls --json"))

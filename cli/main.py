@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
-from cli.errors import exit_code_of
-from cli.options import output_survives_any_text
+from graphcache.process.command import run_command_line
 
 
 class Registered(NamedTuple):
@@ -75,17 +74,7 @@ def group() -> None:
 
 def run(args: Sequence[str]) -> int:
     """Run one command line (without the program's name); returns the exit code."""
-    output_survives_any_text()
-    return exit_code_of(lambda: _invoke(list(args)), as_json="--json" in args)
-
-
-def _invoke(args: list[str]) -> Any:
-    """What the command returns. Not `group.main`: click would turn Ctrl-C and a closed pipe into codes of its own."""
-    try:
-        with group.make_context("graphcache", args) as context:
-            return group.invoke(context)
-    except click.exceptions.Exit as done:
-        return done.exit_code
+    return run_command_line(group, "graphcache", args)
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -112,11 +111,3 @@ class Positive(click.FloatRange):
 def given(**options: Any) -> dict[str, Any]:
     """The options that were given, for `CatalogOptions(**given(...))`: its defaults stand for the others."""
     return {name: value for name, value in options.items() if value is not None}
-
-
-def output_survives_any_text() -> None:
-    """Let no file or tensor name that the terminal's encoding lacks end a command: it is escaped."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure:
-            reconfigure(errors="backslashreplace")

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from cli.render import bytes_text, secs_text
 from graphcache.build.report import Listener, Outcome, Running, Silent
 from graphcache.costs import Expected
 from graphcache.errors import headline
 from graphcache.graph import Graph
 from graphcache.plan import PlanItem
+from graphcache.process.shown import bytes_text, secs_text
 
 
 @contextmanager

@@ -7,9 +7,10 @@ from typing import Any
 
 from cli.cache import one_remote, warn_of_faults
 from cli.options import cache_option, cli_command, json_option, manifests_option, remote_option
-from cli.render import count_text, emit_facts, emit_json
+from cli.render import emit_facts, emit_json
 from graphcache.errors import CorruptError, StoreError
 from graphcache.location import cache_dir
+from graphcache.process.shown import count_text
 from graphcache.store.foreign import is_foreign
 from graphcache.store.local import LocalStore
 

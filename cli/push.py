@@ -7,8 +7,9 @@ from typing import Any
 
 from cli.cache import one_remote, open_cache, warn_of_faults
 from cli.options import cache_option, cli_command, json_option, manifests_option, remote_option
-from cli.render import bytes_text, count_text, emit_facts, emit_json
+from cli.render import emit_facts, emit_json
 from graphcache.errors import CorruptError
+from graphcache.process.shown import bytes_text, count_text
 from graphcache.store.base import Entry
 from graphcache.store.local import LocalStore
 

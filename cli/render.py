@@ -1,4 +1,4 @@
-"""How facts are printed: JSON for programs, columns for people, units that people read.
+"""How facts are printed: JSON for programs, columns for people.
 
 Rich is imported for a terminal only; a pipe gets plain columns.
 """
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal
 
-from graphcache.process.streams import report_warning
+from graphcache.process.shown import printable
 
 # On a terminal, a column of words may be folded to so many characters a line.
 FOLDED = 8
@@ -38,11 +38,6 @@ def emit_facts(facts: Iterable[tuple[str, str]]) -> None:
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
         print(f"{name:<{width}}  {value}".rstrip())
-
-
-def emit_warning(name: str, message: str) -> None:
-    """Print `warning[name]: message` on stderr."""
-    report_warning(name, printable(message))
 
 
 def _emit_plain(header: Sequence[str], rows: list[list[str]], right: Collection[str]) -> None:
@@ -75,37 +70,3 @@ def _emit_rich(header: Sequence[str], rows: list[list[str]], right: Collection[s
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console.print(table)
-
-
-def printable(text: str) -> str:
-    """`text` with control characters escaped: a tensor's name may hold a newline or a terminal's escape sequence."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
-def bytes_text(size_bytes: int) -> str:
-    """`16.1 GB`, in powers of 1000 as disks and the hub count them."""
-    size: float = size_bytes
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 999.5 or unit == "TB":
-            break
-        size /= 1000
-    return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
-
-
-def count_text(count: int) -> str:
-    """`8,030,261,248`."""
-    return f"{count:,}"
-
-
-def secs_text(secs: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 5 s`, `2 h 10 min`."""
-    if secs < 9.95:
-        return f"{secs:.1f} s"
-    whole = round(secs)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from cli.options import catalog_options, cli_command, given, json_option, model_argument, only_option
-from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, emit_warning
+from cli.render import emit_facts, emit_json, emit_table
 from graphcache import catalog
 from graphcache.errors import GraphcacheError
 from graphcache.graph import Listing
 from graphcache.header.table import TensorGroup, TensorTable, read_config, read_table
+from graphcache.process.shown import bytes_text, count_text
+from graphcache.process.streams import report_warning
 
 
 @cli_command(
@@ -37,7 +39,7 @@ def command(model: Path, only: tuple[str, ...], as_json: bool, **options: Any) -
     table = read_table(model)
     listings = _listings(names, table, read_config(model), catalog.CatalogOptions(**given(**options)))
     for notice in table.notices:
-        emit_warning(notice.name, f"{notice.file}: {notice.fact}")
+        report_warning(notice.name, f"{notice.file}: {notice.fact}")
     if as_json:
         emit_json(_as_json(model, table, listings))
     else:

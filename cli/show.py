@@ -9,10 +9,11 @@ import click
 
 from cli.cache import entry_json, open_cache, usage_of, warn_of_faults
 from cli.options import cache_option, cli_command, json_option
-from cli.render import bytes_text, count_text, emit_facts, emit_json, secs_text
+from cli.render import emit_facts, emit_json
 from graphcache.artifact import Artifact
 from graphcache.graph import TensorSpec
 from graphcache.local.usage import Usage
+from graphcache.process.shown import bytes_text, count_text, secs_text
 from graphcache.store.base import Entry
 from graphcache.store.find import by_prefix
 

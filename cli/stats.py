@@ -8,7 +8,8 @@ from typing import Any
 
 from cli.cache import open_cache, usage_of, warn_of_faults
 from cli.options import cache_option, cli_command, json_option
-from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, secs_text
+from cli.render import emit_facts, emit_json, emit_table
+from graphcache.process.shown import bytes_text, count_text, secs_text
 from graphcache.store.base import Entry
 from graphcache.store.layout import files
 from graphcache.store.local import LocalStore

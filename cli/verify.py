@@ -11,13 +11,14 @@ import click
 
 from cli.cache import fault_text, open_cache
 from cli.options import cache_option, cli_command, json_option, manifests_option
-from cli.render import bytes_text, count_text, emit_facts, emit_json, emit_table, printable
+from cli.render import emit_facts, emit_json, emit_table
 from graphcache.build.build import BuildOptions
 from graphcache.catalog import may_be_called
 from graphcache.errors import CorruptError
 from graphcache.local.memo import Memo, memo_of
 from graphcache.manifest.file import read_manifest
 from graphcache.manifest.manifest import Manifest, OtherBytes, other_bytes
+from graphcache.process.shown import bytes_text, count_text, printable
 from graphcache.store.base import Entry
 from graphcache.store.local import LocalStore
 from graphcache.verify.integrity import Report, verify

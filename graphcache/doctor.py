@@ -21,6 +21,7 @@ from graphcache.errors import GraphcacheError
 from graphcache.local.memo import Memo, memo_of
 from graphcache.location import cache_dir
 from graphcache.process.limits import available_cpus, available_memory_bytes
+from graphcache.process.shown import bytes_text
 from graphcache.runtime.identity import ask_revision, known_revision, torch_version, vendor_version
 from graphcache.store.files import check_writable
 from graphcache.store.foreign import is_foreign
@@ -72,7 +73,7 @@ def _guarded(name: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
 def _machine() -> Iterator[Finding]:
     python = ".".join(map(str, sys.version_info[:3]))
     what = f"{platform.system()} {platform.machine()}, Python {python}"
-    limits = f"{available_cpus()} CPUs, {available_memory_bytes() / 1e9:.1f} GB: {default_jobs()} compiles at once"
+    limits = f"{available_cpus()} CPUs, {bytes_text(available_memory_bytes())}: {default_jobs()} compiles at once"
     if (platform.system(), platform.machine()) == ("Linux", "x86_64"):
         yield Finding("machine", "ok", f"{what}; {limits}")
     else:
@@ -107,7 +108,7 @@ def _cards() -> Iterator[Finding]:
 def _cache(root: Path) -> Iterator[Finding]:
     nearest = next(place for place in (root, *root.parents) if place.exists())
     usage = shutil.disk_usage(nearest)
-    free = f"{usage.free / 1e9:.1f} GB free"
+    free = f"{bytes_text(usage.free)} free"
     layout = LocalStore(root).layout
     foreign = root.is_dir() and is_foreign(layout)
     if foreign:

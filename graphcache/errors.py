@@ -1,6 +1,6 @@
 """Every error that a user can cause or meet, each with a short kebab-case name, what happened and what to do.
 
-`cli.main` turns them into exit codes in one place; a library caller catches `GraphcacheError` or one of its kinds.
+`graphcache.process.command` turns them into exit codes; a library caller catches `GraphcacheError` or one of its kinds.
 
 Exit codes of all commands:
 
@@ -14,6 +14,8 @@ Exit codes of all commands:
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 # A line of a table on a wide terminal, beside a state and a graph's name.
 HEADLINE_CHARACTERS = 120
@@ -34,9 +36,11 @@ class GraphcacheError(Exception):
     name = "error"
     exit_code = 2
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, message: str, *, hint: str = "", details: Sequence[str] = ()) -> None:
+        """`details` are further lines of the message; a line break in a line is shown escaped."""
+        self.lines = (message, *details)
+        self.message = "\n".join(self.lines)
+        super().__init__(self.message)
         self.hint = hint
 
     def as_json(self) -> dict[str, str]:

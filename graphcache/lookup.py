@@ -44,7 +44,8 @@ def entries(items: Sequence[PlanItem], *, command: str, troubles: Sequence[str] 
         lines = [f"  {item.graph.name}: {item.reason}" for item in missing[:LISTED]]
         more = [f"  and {len(missing) - LISTED} more"] if len(missing) > LISTED else []
         raise MissingGraphsError(
-            "\n".join([f"{len(missing)} of {len(items)} graphs are not in the cache", *lines, *more, *troubles]),
+            f"{len(missing)} of {len(items)} graphs are not in the cache",
+            details=[*lines, *more, *troubles],
             hint=f"on a node with the compiler: {command}",
         )
     return {item.graph.name: item.entry for item in items if item.entry is not None}

@@ -1,4 +1,4 @@
-"""`python -m trainer`: the command line, and the one place where the trainer's errors become exit codes.
+"""`python -m trainer`: the command line. Its exit codes:
 
 0  the run is done, or has nothing to do
 2  an error: settings, data, checkpoint, memory, a loss that is not finite
@@ -9,26 +9,19 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from graphcache.errors import GraphcacheError
-from graphcache.process.streams import PIPE_CLOSED, end_output, open_closed_streams, report_error
+from graphcache.process.command import run_command_line
 from trainer.config import DTYPES, SCHEDULES, ConfigError, RunConfig
 from trainer.preflight.host_load import parse_wait
-from trainer.run.stop import Stopped
 
 F = TypeVar("F", bound=Callable[..., Any])
-DEBUG_VARIABLE = "GRAPHCACHE_DEBUG"
-OURS = ("graphcache", "trainer")
 
 
 def _betas(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[float, float]:
@@ -165,69 +158,13 @@ def report_command(
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
-    args = sys.argv[1:] if args is None else args
-    open_closed_streams()
-    for stream in (sys.stdout, sys.stderr):
-        # A file name that the terminal cannot show is escaped and ends nothing.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    # Both are read when torch is loaded. Its threads would spin at every barrier, on cores that the update workers
+    # All three are read when torch is loaded. Its threads would spin at every barrier, on cores that the update workers
     # need: a step of a tiny model took 3 s instead of 0.05 s on two busy cores. And the vendor's half is loaded by the
     # devices that need it, not by torch.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     os.environ["OMP_DYNAMIC"] = "false"  # in a team smaller than torch asked for, bfloat16 products are wrong
-    try:
-        returned = _invoke(list(args))
-        sys.stdout.flush()
-        return returned if isinstance(returned, int) else 0
-    except BrokenPipeError:
-        return PIPE_CLOSED
-    except (Exception, Stopped, KeyboardInterrupt) as error:
-        return _report(error, as_json="--json" in args)
-    finally:
-        end_output()
-
-
-def _invoke(args: list[str]) -> Any:
-    """What the command returns. Not `group.main`: click would turn a closed pipe into a code of its own."""
-    try:
-        with group.make_context("python -m trainer", args) as context:
-            return group.invoke(context)
-    except click.exceptions.Exit as done:
-        return done.exit_code
-
-
-def _report(error: BaseException, *, as_json: bool) -> int:
-    """Say what ended the command; returns its exit code, or PIPE_CLOSED when the reader of the JSON has gone."""
-    facts, exit_code = _facts(error)
-    with suppress(OSError):
-        if os.environ.get(DEBUG_VARIABLE) == "1" or facts["name"] == "internal":
-            traceback.print_exception(error)
-    return report_error(facts, exit_code, as_json=as_json)
-
-
-def _usage_hint(error: click.ClickException) -> str:
-    context = getattr(error, "ctx", None)
-    return f"see `{context.command_path} --help`" if context else ""
-
-
-def _facts(error: BaseException) -> tuple[dict[str, str], int]:
-    if isinstance(error, GraphcacheError):
-        return error.as_json(), error.exit_code
-    if isinstance(error, Stopped):
-        hint = "--resume goes on from the newest checkpoint, or from the beginning when there is none"
-        return {"name": "stopped", "message": f"ended by {error}", "hint": hint}, error.exit_code
-    if isinstance(error, KeyboardInterrupt | click.Abort):
-        return {"name": "interrupted", "message": "interrupted", "hint": ""}, 130
-    if isinstance(error, click.ClickException):
-        return {"name": "usage", "message": error.format_message(), "hint": _usage_hint(error)}, 2
-    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith(OURS):
-        hint = "pip install '.[furiosa,trainer]' in the checkout of graphcache installs what the trainer needs"
-        return {"name": "toolchain", "message": f"{error.name} is not installed", "hint": hint}, 2
-    if isinstance(error, OSError):
-        return {"name": "os", "message": str(error), "hint": "check the path, its permissions and the free space"}, 2
-    return {"name": "internal", "message": f"{type(error).__name__}: {error}", "hint": "a fault of the trainer"}, 2
+    return run_command_line(group, "python -m trainer", sys.argv[1:] if args is None else args, trace_faults=True)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from typing import Any
 
 from graphcache.process.helper import helper_command, helper_environment
 from graphcache.process.limits import resident_bytes
+from graphcache.process.shown import bytes_text
 
 COMMAND = helper_command("graphcache.build.worker")
 # How often memory and time are looked at.
@@ -192,7 +193,7 @@ class Pool:
             return Death(worker, f"not done after {secs}, the limit (--timeout)", True, "give it a longer --timeout")
         held, limit = resident_bytes(worker.process.pid), self._limits.memory_bytes
         if held > limit:
-            cause = f"held {held / 1e9:.1f} GB of memory, the limit is {limit / 1e9:.1f} GB (--memory)"
+            cause = f"held {bytes_text(held)} of memory, the limit is {bytes_text(limit)} (--memory)"
             return Death(worker, cause, True, "give each worker more: a larger --memory, or fewer --jobs")
         return None
 

@@ -1,16 +1,16 @@
 """A command's standard streams, which may be closed, lead to a reader that has gone, or lie on a full disk.
 
-Nothing here prints but `report_error` and `report_warning`, for the two commands.
+Nothing here prints but `report_warning`; errors are `graphcache.process.command`'s.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
 from contextlib import suppress
+
+from graphcache.process.shown import printable
 
 # The reader of our output (`graphcache ls | head`) has gone; what a process killed by SIGPIPE would show.
 PIPE_CLOSED = 128 + signal.SIGPIPE
@@ -27,31 +27,18 @@ def open_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
-def report_error(facts: Mapping[str, str], exit_code: int, *, as_json: bool, shown: Callable[[str], str] = str) -> int:
-    """Say what happened, with `name`, `message` and `hint` of `facts`: as JSON on stdout, or to people on stderr.
-
-    shown: what a terminal is given of a text
-    Returns `exit_code`, or PIPE_CLOSED when the reader of the JSON has gone.
-    """
-    try:
-        if as_json:
-            print(json.dumps({"error": dict(facts), "exit_code": exit_code}, indent=2, sort_keys=True), flush=True)
-            return exit_code
-    except BrokenPipeError:
-        return PIPE_CLOSED
-    except OSError:  # a full disk: people may still read it
-        pass
-    with suppress(OSError):
-        print(f"error[{facts['name']}]: {shown(facts['message'])}", file=sys.stderr)
-        if facts["hint"]:
-            print(f"  hint: {shown(facts['hint'])}", file=sys.stderr)
-    return exit_code
+def output_survives_any_text() -> None:
+    """Let no file or tensor name that the terminal's encoding lacks end a command: it is escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure:
+            reconfigure(errors="backslashreplace")
 
 
 def report_warning(name: str, message: str) -> None:
-    """`warning[name]: message` for people, on stderr, which may be gone."""
+    """Print `warning[name]: message` for people, on stderr, which may be gone. Control characters are escaped."""
     with suppress(OSError):
-        print(f"warning[{name}]: {message}", file=sys.stderr)
+        print(f"warning[{name}]: {printable(message)}", file=sys.stderr)
 
 
 def end_output() -> None:

@@ -160,7 +160,7 @@ def test_a_worker_that_eats_memory_is_killed(make_pool: MakePool) -> None:
     pool = make_pool(limits=Limits(secs=60, memory_bytes=200_000_000))
     death = ask(pool, ready(pool), fake_graph("g", eat_bytes=400_000_000, secs=60))
     assert isinstance(death, Death)
-    assert "the limit is 0.2 GB" in death.cause
+    assert "the limit is 200 MB" in death.cause
 
 
 def test_closing_ends_every_worker(make_pool: MakePool) -> None:

@@ -340,7 +340,7 @@ def test_limits_reach_the_workers(invoke: Invoke, graphs: list[Graph]) -> None:
     assert "not done after 0.3 s, the limit (--timeout)" in out
     assert "worth another try" in out
     graphs[:] = [fake_graph("big", elements=5, eat_bytes=400_000_000, secs=60)]
-    assert "the limit is 0.2 GB (--memory)" in invoke("--memory", "0.2", code=1).out
+    assert "the limit is 200 MB (--memory)" in invoke("--memory", "0.2", code=1).out
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -241,6 +241,12 @@ def test_an_error_shows_control_characters_escaped(command_that, capsys: pytest.
     assert capsys.readouterr().err == "error[error]: tensor \\x1b[31m\\n\\udcff\n"
 
 
+def test_each_line_of_an_error_is_escaped_by_itself(command_that, capsys: pytest.CaptureFixture[str]) -> None:
+    command_that(raising(GraphcacheError("2 things", details=["  one\x1b", "  two\n  hint: none"], hint="do this")))
+    assert run(["fake"]) == 2
+    assert capsys.readouterr().err == "error[error]: 2 things\n  one\\x1b\n  two\\n  hint: none\n  hint: do this\n"
+
+
 def test_output_that_a_terminal_cannot_show_is_escaped(monkeypatch: pytest.MonkeyPatch, command_that) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.render import bytes_text, emit_facts, emit_json, emit_table, printable, secs_text
+from cli.render import emit_facts, emit_json, emit_table
+from graphcache.process.shown import bytes_text, printable, secs_text
 
 
 @pytest.mark.parametrize(

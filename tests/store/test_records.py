@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli.cache import entry_json, toolchain_text
-from cli.render import count_text, secs_text
 from graphcache.errors import CorruptError
+from graphcache.process.shown import count_text, secs_text
 from graphcache.store.base import ENTRY_FORMAT, FAILURE_FORMAT, Entry, Failure, Object
 from graphcache.store.gc import _last_use as last_use
 from graphcache.store.records import seal, unseal

