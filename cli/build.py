@@ -72,7 +72,7 @@ class Request:
 
     @property
     def programs(self) -> Programs:
-        return Programs(self.store.root, known_programs(self.manifests))
+        return Programs(self.store.root, known_programs(self.manifests), guard=self.store.guard)
 
     @property
     def costs(self) -> Costs:

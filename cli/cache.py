@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphcache.errors import StoreError, UsageError
+from graphcache.errors import MissingGraphsError, StoreError, UsageError
 from graphcache.key import SETTING
 from graphcache.local.memo import memo_of
 from graphcache.local.usage import Ledger, Usage
 from graphcache.location import cache_dir
 from graphcache.process.streams import report_warning
+from graphcache.remote.opening import open_store
 from graphcache.store.base import Entry, Fault
 from graphcache.store.files import dangling_hint
 from graphcache.store.find import KEY_DIGITS as KEY_DIGITS
@@ -27,7 +29,7 @@ def open_cache(option: str | None) -> LocalStore:
     if not root.is_dir():
         hint = dangling_hint(root) or "--cache names another; graphcache build makes one"
         raise StoreError(f"there is no cache at {root}", hint=hint)
-    store = LocalStore(root)
+    store = open_store(root)
     if is_foreign(store.layout):
         raise StoreError(f"{root} is no cache: something else lies there", hint="--cache names another")
     return store
@@ -44,6 +46,29 @@ def one_remote(options: Sequence[str]) -> Tier:
         named = f"{len(urls)} remotes are named: {', '.join(map(str, urls))}" if urls else "no remote is named"
         raise UsageError(named, hint=f"give one --remote, such as s3://bucket/graphcache; {VARIABLE} may name it too")
     return Tier(open_files(urls[0]))
+
+
+def entries_of_manifests(store: LocalStore, manifests: Sequence[Path], *, complete: bool = False) -> list[Entry]:
+    """The entries of the keys that manifests name; all without any.
+
+    complete: raise MissingGraphsError when the cache lacks one of them
+    """
+    entries = list(store.entries())
+    if not manifests:
+        return entries
+    # Only some calls need to know manifests.
+    from graphcache.manifest.file import read_manifest
+
+    recorded = [graph for path in manifests for graph in read_manifest(path).graphs if graph.key is not None]
+    named = {graph.key.digest: graph.graph.name for graph in recorded if graph.key is not None}
+    found = [entry for entry in entries if entry.key.digest in named]
+    lacking = sorted(set(named) - {entry.key.digest for entry in found})
+    if complete and lacking:
+        raise MissingGraphsError(
+            f"{len(lacking)} of {len(named)} artifacts are not in the cache, first {named[lacking[0]]}",
+            hint=f"graphcache build --shapes-from {manifests[0]} compiles them, graphcache pull may have them",
+        )
+    return found
 
 
 def usage_of(store: LocalStore) -> dict[str, Usage]:

@@ -130,7 +130,7 @@ def _compared(
     # A folder that is no store, named by mistake perhaps, is left as it is.
     # With a remote it is meant to be filled.
     root = store.root if store.layout.is_store() or remotes else None
-    programs = Programs(root, known_programs(baseline.manifest for baseline in current))
+    programs = Programs(root, known_programs(baseline.manifest for baseline in current), guard=store.guard)
     baselines = current if since is None else of_revision(current, since, programs, Path.cwd())
     now = Now(SourceHashes(WorkTree()), programs, toolchain.parts, store, installed_torch(), export_programs)
     results = compare([(baseline.recorded, listed(baseline.manifest)) for baseline in baselines], now)

@@ -50,6 +50,13 @@ remote_option = click.option(
 # Not `exists=True`: graphcache's own errors say more about a path that cannot be used.
 PATH = click.Path(path_type=Path)
 
+trust_option = click.option(
+    "--trust",
+    type=PATH,
+    metavar="FILE",
+    help="Use only what a key in this file has signed. Else GRAPHCACHE_TRUST names one.",
+)
+
 model_argument = click.argument("model", type=PATH)
 
 

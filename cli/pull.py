@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from cli.cache import one_remote, warn_of_faults
-from cli.options import cache_option, cli_command, json_option, manifests_option, remote_option
+from cli.options import cache_option, cli_command, json_option, manifests_option, remote_option, trust_option
 from cli.render import emit_facts, emit_json
 from graphcache.errors import CorruptError, StoreError
 from graphcache.location import cache_dir
 from graphcache.process.shown import count_text
+from graphcache.remote.opening import open_store
 from graphcache.store.foreign import is_foreign
-from graphcache.store.local import LocalStore
 
 
 @cli_command(
@@ -25,8 +25,11 @@ from graphcache.store.local import LocalStore
 @manifests_option("Only the artifacts that this manifest names; may be given several times.")
 @cache_option
 @remote_option
+@trust_option
 @json_option
-def command(manifests: tuple[Path, ...], cache: str | None, remotes: tuple[str, ...], as_json: bool) -> int:
+def command(
+    manifests: tuple[Path, ...], cache: str | None, remotes: tuple[str, ...], trust: Path | None, as_json: bool
+) -> int:
     """Fill the cache from a remote, everything checked.
 
     What is here stays. What does not pass its check there is named, and not taken. Exit code 1: some of it did not
@@ -37,7 +40,7 @@ def command(manifests: tuple[Path, ...], cache: str | None, remotes: tuple[str, 
 
     recorded = [read_manifest(path) for path in manifests]
     tier = one_remote(remotes)
-    store = LocalStore(cache_dir(cache))
+    store = open_store(cache_dir(cache), trust=trust)
     if is_foreign(store.layout):
         raise StoreError(f"{store.root} is no cache: something else lies there", hint="--cache names another")
     done = tier.files.run(pull_manifests(tier, store, recorded) if recorded else pull_all(tier, store))

@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cli.cache import one_remote, open_cache, warn_of_faults
+from cli.cache import entries_of_manifests, one_remote, open_cache, warn_of_faults
 from cli.options import cache_option, cli_command, json_option, manifests_option, remote_option
 from cli.render import emit_facts, emit_json
 from graphcache.errors import CorruptError
 from graphcache.process.shown import bytes_text, count_text
-from graphcache.store.base import Entry
-from graphcache.store.local import LocalStore
 
 
 @cli_command(
@@ -35,7 +33,7 @@ def command(manifests: tuple[Path, ...], cache: str | None, remotes: tuple[str, 
 
     tier = one_remote(remotes)
     store = open_cache(cache)
-    done = tier.files.run(push(tier, store, _entries(store, manifests)))
+    done = tier.files.run(push(tier, store, entries_of_manifests(store, manifests)))
     warn_of_faults([*store.faults, *tier.faults])
     facts: dict[str, Any] = {
         "cache": str(store.root),
@@ -61,14 +59,3 @@ def command(manifests: tuple[Path, ...], cache: str | None, remotes: tuple[str, 
             ]
         )
     return CorruptError.exit_code if done.damaged else 0
-
-
-def _entries(store: LocalStore, manifests: tuple[Path, ...]) -> list[Entry]:
-    """All, or those of the keys that manifests name."""
-    entries = list(store.entries())
-    if not manifests:
-        return entries
-    from graphcache.manifest.file import read_manifest
-
-    keys = {graph.key.digest for path in manifests for graph in read_manifest(path).graphs if graph.key is not None}
-    return [entry for entry in entries if entry.key.digest in keys]

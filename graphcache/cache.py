@@ -32,11 +32,13 @@ from graphcache.runtime.host_graph import HostGraph
 from graphcache.runtime.identity import observed
 from graphcache.source.hash import SourceHashes
 from graphcache.source.tree import WorkTree
+from graphcache.store.access import check_private
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs
 from graphcache.store.read_only import ReadOnly
 from graphcache.toolchain.base import DEFAULT_FUSION, check_fusion
 from graphcache.toolchain.observed import seen
+from graphcache.trust.guard import guard_of_environment
 from graphcache.verify import integrity
 from graphcache.verify.numeric_checks import numeric_checks
 from graphcache.verify.verdict import Verdict
@@ -65,7 +67,8 @@ class Cache:
         self.folder: Path = cache_dir(folder)
         self.fusion = fusion
         self.read_only = read_only
-        self._store = (ReadOnly if read_only else LocalStore)(self.folder)
+        check_private(self.folder)
+        self._store = (ReadOnly if read_only else LocalStore)(self.folder, guard_of_environment())
 
     def plan(self, graphs: Iterable[Graph]) -> list[PlanItem]:
         """One item a graph, in the order given: ready, or the reason why not. Compiles and exports nothing.
@@ -106,7 +109,7 @@ class Cache:
             fusion=self.fusion, jobs=default_jobs() if jobs is None else jobs, timeout_secs=timeout_secs, retry=retry
         )
         with memo_of(self.folder, building=True) as memo:
-            programs = Programs(self.folder)
+            programs = Programs(self.folder, guard=self._store.guard)
             return build(asked, self._store, memo, programs=programs, options=options, listener=listener)
 
     def require(self, graphs: Iterable[Graph], *, command: str | None = None) -> dict[str, HostGraph]:
@@ -155,7 +158,7 @@ class Cache:
         recorded = read_manifest(Path(manifest))
         # A folder that is no store, named by mistake perhaps, is left as it is.
         root = self.folder if self._store.layout.is_store() else None
-        programs = Programs(root, known_programs([recorded]), read_only=self.read_only)
+        programs = Programs(root, known_programs([recorded]), read_only=self.read_only, guard=self._store.guard)
         with memo_of(self.folder, read_only=self.read_only) as memo:
             parts = seen(memo).parts
         now = Now(SourceHashes(WorkTree()), programs, parts, self._store, installed_torch(), export_programs)

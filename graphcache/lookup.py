@@ -30,7 +30,7 @@ def look_up(
 
     Raises SourceError when a graph's source cannot be read.
     """
-    programs = Programs(store.root, known_programs(manifests))
+    programs = Programs(store.root, known_programs(manifests), guard=store.guard)
     return plan(graphs, sources=SourceHashes(WorkTree()), programs=programs, toolchain=toolchain, store=store)
 
 

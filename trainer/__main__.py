@@ -79,6 +79,9 @@ def _run_options(function: F) -> F:
             multiple=True,
             help="Where to look for missing graphs; else GRAPHCACHE_REMOTE.",
         ),
+        click.option(
+            "--trust", type=path, help="Take only graphs that a key in this file signed; else GRAPHCACHE_TRUST."
+        ),
         click.option("--fusion", type=int, default=default.fusion, help="PEs that the graphs are compiled for."),
         click.option("--eager-layers", is_flag=True, help="Emulator: only the optimizer's graphs are from the cache."),
         click.option("--pool-gib", type=float, help="Emulator: the card's memory. Default: 47.5."),

@@ -24,7 +24,7 @@ LARGEST_POOL_GIB = 2.0**20
 # What may differ between a run and its continuation: where things are, and what changes no arithmetic.
 FREE_ON_RESUME = frozenset(
     {"model", "data", "out", "backend", "steps", "resident_layers", "update_workers", "save_every", "keep", "resume",
-     "cache", "remote", "fusion", "eager_layers", "pool_gib", "tensorboard", "ignore_fields",
+     "cache", "remote", "trust", "fusion", "eager_layers", "pool_gib", "tensorboard", "ignore_fields",
      "wait_for_load", "wait_secs"}
 )  # fmt: skip
 
@@ -47,6 +47,7 @@ class RunConfig:
     save_every:      steps between checkpoints; None: one at the end
     keep:            complete checkpoints that are kept
     remote:          where graphs are looked for that the cache lacks, in this order; empty: $GRAPHCACHE_REMOTE
+    trust:           a file of keys, one of which has to have signed each graph; None: $GRAPHCACHE_TRUST, or no check
     fusion:          PEs that the cached artifacts were compiled for
     eager_layers:    emulator only: layers and head run eagerly on the host, the optimizer's graphs from the cache
     wait_for_load:   one-minute load of the host above which a run waits; None: it never waits
@@ -81,6 +82,7 @@ class RunConfig:
     resume: bool = False
     cache: str | None = None
     remote: tuple[str, ...] = ()
+    trust: Path | None = None
     fusion: int = 8
     eager_layers: bool = False
     pool_gib: float | None = None

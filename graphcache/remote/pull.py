@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from graphcache.errors import CorruptError
 from graphcache.manifest.manifest import Manifest
 from graphcache.remote.tier import NAMES, Tier, in_turn, is_entry
-from graphcache.store.base import Entry, Wanted
+from graphcache.store.base import Wanted
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import FOLDER, question_digest
 
@@ -33,7 +32,9 @@ class Pulled:
 async def pull_all(tier: Tier, store: LocalStore) -> Pulled:
     """Brings every pair, and what sources export to. Raises RemoteError, StoreError."""
     names = [name for name in sorted(await tier.files.names("entries", deep=True)) if is_entry(name)]
-    here = {store.layout.relative(store.layout.entry(entry.key)): entry.key.digest for entry in _whole(store)}
+    own = [entry.key for entry in list(store.entries())]
+    # Looked up, since what is damaged here, or not trusted, is brought again.
+    here = {NAMES.entry(key).as_posix(): key.digest for key in own if store.lookup(key) is not None}
 
     async def one(name: str) -> bool:
         entry = await tier.entry(name)
@@ -42,8 +43,8 @@ async def pull_all(tier: Tier, store: LocalStore) -> Pulled:
     lacking = [name for name in names if name not in here]
     results = dict(zip(lacking, await in_turn(lacking, one), strict=True))
     answers = [Path(name).stem for name in await tier.files.names(FOLDER, deep=True) if _is_answer(name)]
-    own = {path.stem for path in store.layout.program_files()}
-    await tier.bring_answers([digest for digest in answers if digest not in own], store.root)
+    known = {path.stem for path in store.layout.program_files()}
+    await tier.bring_answers([digest for digest in answers if digest not in known], store)
     return Pulled(
         pulled=tuple(sorted(Path(name).stem for name, found in results.items() if found)),
         present=tuple(sorted(here[name] for name in names if name in here)),
@@ -64,7 +65,7 @@ async def pull_manifests(tier: Tier, store: LocalStore, manifests: Sequence[Mani
         for manifest in manifests
         for each in manifest.graphs
     ]
-    await tier.bring_answers(list(dict.fromkeys(asked)), store.root)
+    await tier.bring_answers(list(dict.fromkeys(asked)), store)
     found = {key.digest for key, result in zip(lacking, results, strict=True) if result}
     lost = {key.digest for key in lacking} - found
     return Pulled(
@@ -73,19 +74,6 @@ async def pull_manifests(tier: Tier, store: LocalStore, manifests: Sequence[Mani
         bad=tuple(sorted(lost & tier.bad)),
         absent=tuple(sorted(lost - tier.bad)),
     )
-
-
-def _whole(store: LocalStore) -> list[Entry]:
-    """Entries whose artifact is whole: what is damaged is brought again."""
-    return [entry for entry in store.entries() if _opens(store, entry)]
-
-
-def _opens(store: LocalStore, entry: Entry) -> bool:
-    try:
-        store.open(entry)
-    except CorruptError:
-        return False
-    return True
 
 
 def _is_answer(name: str) -> bool:

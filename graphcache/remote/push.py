@@ -13,6 +13,8 @@ from graphcache.store.base import Entry
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import FOLDER, record_path
 from graphcache.store.reading import RECORD_LIMIT_BYTES, read_file
+from graphcache.trust.guard import kept_signature
+from graphcache.trust.signature import signature_path
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ async def push_pair(tier: Tier, store: LocalStore, entry: Entry, *, object_there
     if not object_there:
         await files.put(NAMES.object(entry.object.sha256).as_posix(), data, new=False)
     name, record = NAMES.entry(entry.key).as_posix(), entry.encode()
+    await _push_signature(tier, store, record)
     if key not in tier.bad:
         return await files.put(name, record, new=True)
     await files.put(name, record, new=False)
@@ -99,22 +102,31 @@ async def push_built(tier: Tier, store: LocalStore, entries: Sequence[Entry], an
     async def answer(digest: str) -> None:
         path, name = record_path(store.root, digest), record_path(Path(), digest).as_posix()
         if path.exists() and await tier.files.get(name, RECORD_LIMIT_BYTES) is None:
-            await push_answer(tier, path, name)
+            await push_answer(tier, store, path, name)
 
     await in_turn(entries, pair)
     await in_turn(answers, answer)
 
 
-async def push_answer(tier: Tier, path: Path, name: str) -> None:
+async def push_answer(tier: Tier, store: LocalStore, path: Path, name: str) -> None:
     """Writes a record of `graphcache.store.programs`. Whoever wrote last counts, as in the store itself."""
-    await tier.files.put(name, await asyncio.to_thread(read_file, path), new=False)
+    record = await asyncio.to_thread(read_file, path)
+    await _push_signature(tier, store, record)
+    await tier.files.put(name, record, new=False)
+
+
+async def _push_signature(tier: Tier, store: LocalStore, record: bytes) -> None:
+    """Writes the signature over a record, if there is one, before the record itself."""
+    signature = await asyncio.to_thread(kept_signature, store.root, record)
+    if signature is not None:
+        await tier.files.put(signature_path(Path(), record).as_posix(), signature, new=False)
 
 
 async def _push_answers(tier: Tier, store: LocalStore) -> int:
     there = await tier.files.names(FOLDER, deep=True)
     paths = {store.layout.relative(path): path for path in store.layout.program_files()}
     lacking = [(path, name) for name, path in paths.items() if name not in there]
-    await in_turn(lacking, lambda one: push_answer(tier, *one))
+    await in_turn(lacking, lambda one: push_answer(tier, store, *one))
     return len(lacking)
 
 

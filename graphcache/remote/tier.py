@@ -17,6 +17,7 @@ from graphcache.store.layout import Layout
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import record_path, unsealed_answer, write_record
 from graphcache.store.reading import RECORD_LIMIT_BYTES
+from graphcache.trust.signature import signature_path
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -46,11 +47,11 @@ class Tier:
         """Whether each was found and is in `store` now. Raises RemoteError, StoreError."""
         return await in_turn(wanted, lambda one: self._bring_one(one, store))
 
-    async def bring_answers(self, questions: Sequence[str], root: Path) -> list[bool]:
+    async def bring_answers(self, questions: Sequence[str], store: LocalStore) -> list[bool]:
         """The same for records of `graphcache.store.programs`, by the digests of their questions."""
-        return await in_turn(questions, lambda digest: self.bring_answer(digest, root))
+        return await in_turn(questions, lambda digest: self._bring_answer(digest, store))
 
-    async def bring_answer(self, digest: str, root: Path) -> bool:
+    async def _bring_answer(self, digest: str, store: LocalStore) -> bool:
         name = record_path(Path(), digest).as_posix()
         try:
             data = await self._get(name, RECORD_LIMIT_BYTES)
@@ -59,10 +60,14 @@ class Tier:
             asked, _ = unsealed_answer(data)
             if json_sha256(asked) != digest:
                 raise CorruptError("an answer to another question than it is named by")
+            signature = await self._signature(data)
+            refusal = store.guard.refusal(data, signature)
+            if refusal:
+                raise CorruptError(f"not used: {refusal}")
         except CorruptError as error:
             self._fault(name, error)
             return False
-        await asyncio.to_thread(write_record, root, digest, data)
+        await asyncio.to_thread(write_record, store.root, digest, data, signature)
         return True
 
     async def entry(self, name: str) -> Entry | None:
@@ -84,10 +89,12 @@ class Tier:
         """Whether the pair of `entry` passes all checks, and is in `store` now."""
         name = NAMES.object(entry.object.sha256).as_posix()
         try:
-            data = await self._get(name, entry.object.size_bytes)
+            data, signature = await asyncio.gather(
+                self._get(name, entry.object.size_bytes), self._signature(entry.encode())
+            )
             if data is None:
                 raise CorruptError("it is gone")
-            await asyncio.to_thread(store.adopt, entry, data)
+            await asyncio.to_thread(store.adopt, entry, data, signature)
         except CorruptError as error:
             self._fault(name, error)
             self.bad.add(entry.key.digest)
@@ -112,6 +119,10 @@ class Tier:
         matches = [entry for entry in entries if not differences(entry, wanted.observed)]
         for entry in sorted(matches, key=lambda e: (e.created, e.key.digest), reverse=True):
             yield entry
+
+    async def _signature(self, record: bytes) -> bytes | None:
+        """What signs a record there, unchecked: it is kept with the record also where nobody asks for it."""
+        return await self._get(signature_path(Path(), record).as_posix(), RECORD_LIMIT_BYTES)
 
     async def _get(self, name: str, limit_bytes: int) -> bytes | None:
         data = await self.files.get(name, limit_bytes)

@@ -17,6 +17,7 @@ from graphcache.remote.tier import Tier
 from graphcache.remote.url import RemoteError, RemoteUrl
 from graphcache.store.base import Entry, Facts, Wanted
 from graphcache.store.local import LocalStore
+from graphcache.trust.guard import Guard
 
 T = TypeVar("T")
 
@@ -29,8 +30,15 @@ class TieredStore(LocalStore):
     push: what is committed here is written to the last remote that can be written, at once
     """
 
-    def __init__(self, root: str | os.PathLike[str], remotes: Sequence[RemoteUrl], *, push: bool = False) -> None:
-        super().__init__(root)
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        remotes: Sequence[RemoteUrl],
+        *,
+        push: bool = False,
+        guard: Guard | None = None,
+    ) -> None:
+        super().__init__(root, guard)
         self.tiers = [Tier(open_files(url)) for url in remotes]
         writable = [tier for tier in self.tiers if tier.files.url.writable]
         if push and not writable:
@@ -45,7 +53,7 @@ class TieredStore(LocalStore):
         return self._through_tiers(wanted, lambda tier, left: tier.bring(left, self))
 
     def bring_answers(self, questions: Sequence[str]) -> bool:
-        return self._through_tiers(questions, lambda tier, left: tier.bring_answers(left, self.root))
+        return self._through_tiers(questions, lambda tier, left: tier.bring_answers(left, self))
 
     def commit(self, key: Key, data: bytes, facts: Facts) -> Entry:
         """As in the local store; then written to the remote too, if that is asked for. A remote that cannot take it is

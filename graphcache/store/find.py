@@ -37,7 +37,7 @@ class Found:
         if self.closest is None:
             return "no artifact of this program"
         if not self.differing:
-            return "its artifact is damaged"
+            return "its artifact is damaged, or not signed as it has to be"
         return "; ".join(str(difference) for difference in self.differing)
 
 

@@ -19,13 +19,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from graphcache.errors import StoreError
+from graphcache.digest import sha256_hex
+from graphcache.errors import CorruptError, StoreError
 from graphcache.store.base import Entry
 from graphcache.store.files import TEMPORARY, is_temporary, store_error, sync_folder
 from graphcache.store.layout import Layout
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import remembered
 from graphcache.store.read_only import ReadOnly
+from graphcache.store.reading import read_file
 
 DAY_SECS = 86_400.0
 # A commit takes seconds; a day also covers clocks of other machines that are wrong by hours.
@@ -110,6 +112,7 @@ def plan(
     gone = [entry for entry in entries if entry.key.digest in reasons]
     kept = [entry for entry in entries if entry.key.digest not in reasons]
     leftovers = (*orphans, *_forgettable(layout, kept, moment), *_other_leftovers(layout, moment))
+    leftovers = (*leftovers, *_unused_signatures(layout, kept, moment))
     return Plan(
         evictions=tuple(Eviction(entry, reasons[entry.key.digest]) for entry in gone),
         leftovers=tuple(sorted(leftovers, key=lambda leftover: leftover.path)),
@@ -179,6 +182,18 @@ def _forgettable(layout: Layout, kept: Iterable[Entry], now: float) -> Iterator[
     programs, own = {entry.program for entry in kept}, set(layout.program_files())
     paths = (path for path, program in remembered(layout.root) if path in own and program not in programs)
     yield from _older(layout, paths, now, KEEP_SECS, "remembers a program without an artifact")
+
+
+def _unused_signatures(layout: Layout, kept: Iterable[Entry], now: float) -> Iterator[Leftover]:
+    """Signatures over records that are not there any more; one is written before its record, so a day is waited."""
+    paths = list(layout.signature_files())
+    if not paths:
+        return
+    signed = {sha256_hex(entry.encode()) for entry in kept}
+    for path in layout.program_files():
+        with contextlib.suppress(OSError, CorruptError):
+            signed.add(sha256_hex(read_file(path)))
+    yield from _older(layout, [p for p in paths if p.stem not in signed], now, GRACE_SECS, "signs what is not here")
 
 
 def _other_leftovers(layout: Layout, now: float) -> Iterator[Leftover]:

@@ -4,6 +4,7 @@
     entries/ab/<program>/<key digest>.json         what key has which object, with the facts of its compile
     failures/<key digest>.json                     the last failed compile of a key since its last commit
     programs/ab/<digest>.json                      which program a source exports to (`graphcache.store.programs`)
+    signatures/ab/<sha256 of a record>.json        who signed that record (`graphcache.trust.signature`)
     set-aside/<name>.<8 digits>                    what did not pass its check, for a look
     locks/<key digest>                             claims
     logs/<graph>-<32 digits>.log                   what builders' compilers printed
@@ -33,7 +34,7 @@ _SET_ASIDE = re.compile(r"[0-9a-f]{64}\.(json|safetensors)\.[0-9a-f]{8}")
 # Logs had 8 digits once. So have dates, so those logs cannot be told from others' files.
 _LOG = re.compile(r".*-[0-9a-f]{32}\.log")
 # The folders in which files of a store lie.
-TOPS = ("entries", "failures", "locks", "logs", "objects", "programs", "set-aside")
+TOPS = ("entries", "failures", "locks", "logs", "objects", "programs", "set-aside", "signatures")
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,12 @@ class Layout:
         """The same of a record of `graphcache.store.programs`."""
         return bool(_RECORD.fullmatch(path.name)) and path.parent == self.root / "programs" / path.name[:2]
 
+    def is_object(self, path: Path) -> bool:
+        return bool(_OBJECT.fullmatch(path.name)) and path.parent == self.root / "objects" / path.name[:2]
+
+    def is_signature(self, path: Path) -> bool:
+        return bool(_RECORD.fullmatch(path.name)) and path.parent == self.root / "signatures" / path.name[:2]
+
     # What is there: sorted, and without temporary files. Each raises StoreError for a folder that cannot be listed.
 
     def program_folders(self) -> Iterator[Path]:
@@ -100,6 +107,10 @@ class Layout:
 
     def program_files(self) -> Iterator[Path]:
         for shard in self._shards("programs"):
+            yield from _named(shard, _RECORD)
+
+    def signature_files(self) -> Iterator[Path]:
+        for shard in self._shards("signatures"):
             yield from _named(shard, _RECORD)
 
     def failure_files(self) -> list[Path]:
@@ -122,7 +133,8 @@ class Layout:
     def strays(self) -> Iterator[Path]:
         """What lies in the store's folders, but is neither of the store's, nor temporary: someone else put it there."""
         kinds = (self.entry_files, self.failure_files, self.lock_files, self.log_files, self.object_files)
-        own = {path for kind in (*kinds, self.program_files, self.set_aside_files) for path in kind()}
+        more = (self.program_files, self.set_aside_files, self.signature_files)
+        own = {path for kind in (*kinds, *more) for path in kind()}
         for top in TOPS:
             yield from (path for path in _below(self.root / top) if path not in own and not is_temporary(path))
 

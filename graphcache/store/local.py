@@ -19,12 +19,14 @@ from typing import TypeVar
 from graphcache.artifact import Artifact
 from graphcache.errors import CorruptError
 from graphcache.key import Key
+from graphcache.store.access import make_private
 from graphcache.store.base import Entry, Facts, Failure, Fault, Object, Wanted
 from graphcache.store.files import store_error, write_file
 from graphcache.store.layout import OBJECT_SUFFIX, Layout
 from graphcache.store.lock import claim
 from graphcache.store.quarantine import move_aside
 from graphcache.store.reading import check_name, check_object, read_file
+from graphcache.trust.guard import Guard, keep_signature
 
 _BAD_MEDIUM = (errno.EIO, errno.ESTALE, errno.EISDIR, errno.EUCLEAN)
 
@@ -32,10 +34,14 @@ Record = TypeVar("Record")
 
 
 class LocalStore:
-    """A store in the folder `root`, which need not exist before the first commit."""
+    """A store in the folder `root`, which need not exist before the first commit.
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    guard: signs what is committed, and refuses what is not signed, as far as it is told to
+    """
+
+    def __init__(self, root: str | os.PathLike[str], guard: Guard | None = None) -> None:
         self.root = Path(root)
+        self.guard = guard or Guard()
         self.layout = Layout(self.root)
         self.faults: list[Fault] = []
         # Places to look further that are not used any more, one line each: `graphcache.remote.tiered`.
@@ -48,7 +54,7 @@ class LocalStore:
         """
         entry = self._entry_at(self.layout.entry(key))
         # A digest alone could collide; the parts cannot.
-        if entry is None or entry.key != key:
+        if entry is None or entry.key != key or self._is_refused(entry):
             return None
         try:
             self.open(entry)
@@ -70,6 +76,8 @@ class LocalStore:
         `sha256` checks its name as well, in ten times the time: for verify. Raises CorruptError when it is bad or
         gone, StoreError when it cannot be told.
         """
+        # Who could forge a signature's artifact could forge an XXH3 first.
+        sha256 = sha256 or self.guard.trust is not None
         try:
             return self._read_object(self.layout.object(entry.object.sha256), entry, sha256)
         except CorruptError as error:
@@ -112,13 +120,24 @@ class LocalStore:
         Raises CorruptError for data that is no artifact of `key`, StoreError when it cannot be written.
         """
         created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        return self.adopt(Entry(key, Object.of(data), facts, created), data)
+        entry = Entry(key, Object.of(data), facts, created)
+        return self.adopt(entry, data, self.guard.sign(entry.encode()))
 
-    def adopt(self, entry: Entry, data: bytes) -> Entry:
-        """Adds a pair that exists already, from another store: `commit` with the entry as it was there."""
+    def adopt(self, entry: Entry, data: bytes, signature: bytes | None = None) -> Entry:
+        """Adds a pair that exists already, from another store: `commit` with the entry as it was there.
+
+        Raises CorruptError also for one that lacks a signature which the guard asks for.
+        """
         check_object(entry, data, sha256=True)
+        refusal = self.guard.refusal(entry.encode(), signature)
+        if refusal:
+            raise CorruptError(f"{entry.graph.name}: {refusal}")
         found = self.lookup(entry.key)
         if found is None:
+            make_private(self.root)
+            # Before the entry: nobody who asks for signatures then finds it without.
+            if signature is not None:
+                keep_signature(self.root, entry.encode(), signature)
             found = self._place(entry, data)
         self.clear_failure(entry.key)
         return found
@@ -162,6 +181,14 @@ class LocalStore:
         if not target.exists():
             write_file(target, data, replace=True)
         return entry
+
+    def _is_refused(self, entry: Entry) -> bool:
+        """Whether the guard does not let `entry` be used; then that is a fault, once."""
+        refusal = self.guard.refusal_in(self.root, entry.encode())
+        if refusal:
+            fault = Fault(self.layout.relative(self.layout.entry(entry.key)), f"not used: {refusal}")
+            self.faults += [] if fault in self.faults else [fault]
+        return bool(refusal)
 
     def _entries_at(self, paths: Iterable[Path]) -> list[Entry]:
         found = (self._entry_at(path) for path in paths)

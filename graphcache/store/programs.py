@@ -16,9 +16,11 @@ from graphcache.errors import CorruptError, StoreError
 from graphcache.graph import Graph
 from graphcache.key import PROGRAM_FORMAT
 from graphcache.store import records
+from graphcache.store.access import make_private
 from graphcache.store.files import is_temporary, write_file
 from graphcache.store.layout import files, folders
 from graphcache.store.reading import read_file
+from graphcache.trust.guard import Guard, keep_signature
 
 RECORD_FORMAT = "graphcache-source-1"
 FOLDER = "programs"
@@ -47,13 +49,22 @@ def question(source: str, graph: Graph, torch: str) -> Question:
 class Programs:
     """Answers from this process and from the cache at `root`, in this order.
 
+    guard:     signs the answers that are kept, and refuses unsigned ones, as far as it is told to
     known:     answers to begin with, by the digest of their question, as `graphcache.manifest` gives them
     read_only: whether answers are kept in this process alone
     trouble: why the last answer could not be kept; empty when all is well. Keeping one never fails a command.
     """
 
-    def __init__(self, root: Path | None, known: Mapping[str, str] | None = None, *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path | None,
+        known: Mapping[str, str] | None = None,
+        *,
+        read_only: bool = False,
+        guard: Guard | None = None,
+    ) -> None:
         self.trouble = ""
+        self._guard = guard or Guard()
         self._read_only = read_only
         self._root = root
         self._known = dict(known or {})
@@ -76,12 +87,9 @@ class Programs:
         self._known[digest] = program
         if self._root is None or self._read_only or self._read(asked, digest) == program:
             return
+        record = records.seal(RECORD_FORMAT, {**asked, "program": program})
         try:
-            write_file(
-                record_path(self._root, digest),
-                records.seal(RECORD_FORMAT, {**asked, "program": program}),
-                replace=True,
-            )
+            write_record(self._root, digest, record, self._guard.sign(record))
         except StoreError as error:
             self.trouble = error.message
 
@@ -90,10 +98,12 @@ class Programs:
         if self._root is None:
             return None
         try:
-            found, program = unsealed_answer(read_file(record_path(self._root, digest)))
+            data = read_file(record_path(self._root, digest))
+            found, program = unsealed_answer(data)
         except (OSError, CorruptError):
             return None
-        return program if found == asked else None
+        # Who could choose the program could choose among all that was ever signed.
+        return program if found == asked and not self._guard.refusal_in(self._root, data) else None
 
 
 def unsealed_answer(data: bytes) -> tuple[Question, str]:
@@ -106,8 +116,11 @@ def unsealed_answer(data: bytes) -> tuple[Question, str]:
     return found, program
 
 
-def write_record(root: Path, digest: str, data: bytes) -> None:
-    """Keeps a record from elsewhere, which was checked. Raises StoreError."""
+def write_record(root: Path, digest: str, data: bytes, signature: bytes | None) -> None:
+    """Keeps a record, which was checked if it is from elsewhere. Raises StoreError."""
+    make_private(root)
+    if signature is not None:
+        keep_signature(root, data, signature)
     write_file(record_path(root, digest), data, replace=True)
 
 

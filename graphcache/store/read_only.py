@@ -16,7 +16,7 @@ from graphcache.store.local import LocalStore
 class ReadOnly(LocalStore):
     """A store on files that is never written, whatever the file system would allow: bad files are refused in place."""
 
-    def adopt(self, entry: Entry, data: bytes) -> NoReturn:
+    def adopt(self, entry: Entry, data: bytes, signature: bytes | None = None) -> NoReturn:
         self._refuse(f"the artifact of {entry.graph.name}")
 
     def record_failure(self, failure: Failure) -> NoReturn:

@@ -42,7 +42,8 @@ class CachedGraphs:
 
     def entries(self) -> dict[str, Entry]:
         """Entry by graph name. Raises MissingGraphsError, with each reason."""
-        return entries(self.items, command=self.build_command, troubles=self.store.troubles)
+        faults = [f"{fault.path}: {fault.problem}" for fault in self.store.faults]
+        return entries(self.items, command=self.build_command, troubles=[*self.store.troubles, *faults])
 
     def artifact(self, graph: Graph) -> Artifact:
         """A graph's artifact, checked. Raises MissingGraphsError for one that was not looked up, or is damaged."""
@@ -80,7 +81,7 @@ def find_graphs(checkpoint: InputCheckpoint, config: RunConfig) -> CachedGraphs:
     """
     names = catalogs(config)
     root = cache_dir(config.cache)
-    store = open_store(root, remote_urls(config.remote))
+    store = open_store(root, remote_urls(config.remote), trust=config.trust)
     graphs = list_graphs(names, checkpoint.table, checkpoint.config_json, config.catalog_options).graphs
     if not graphs:
         return CachedGraphs(store, (), "")

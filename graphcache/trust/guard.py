@@ -1,0 +1,55 @@
+"""What a store does about signatures: makes them where it has a key, and asks for them where it has a trust file."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphcache.errors import CorruptError
+from graphcache.store.files import write_file
+from graphcache.store.reading import read_file
+from graphcache.trust.keys import Signer, signer_of_environment
+from graphcache.trust.signature import signature_path
+from graphcache.trust.trusted import Trust, read_trust
+
+TRUST_VARIABLE = "GRAPHCACHE_TRUST"
+
+
+@dataclass(frozen=True)
+class Guard:
+    """signer: signs what is committed; trust: what is read has to be signed by one of its keys. None: neither."""
+
+    signer: Signer | None = None
+    trust: Trust | None = None
+
+    def sign(self, record: bytes) -> bytes | None:
+        """A signature over a record that this process made."""
+        return None if self.signer is None else self.signer.sign(record).encode()
+
+    def refusal(self, record: bytes, signature: bytes | None) -> str:
+        """Why the record is not to be used; empty when it may."""
+        return "" if self.trust is None else self.trust.refusal(record, signature)
+
+    def refusal_in(self, root: Path, record: bytes) -> str:
+        """The same for a record of the store in `root`."""
+        return "" if self.trust is None else self.trust.refusal(record, kept_signature(root, record))
+
+
+def guard_of_environment(trust: Path | None = None) -> Guard:
+    """The guard that the environment asks for; `trust` goes before its trust file. Raises TrustError."""
+    named = trust or os.environ.get(TRUST_VARIABLE)
+    return Guard(signer_of_environment(), read_trust(Path(named)) if named else None)
+
+
+def kept_signature(root: Path, record: bytes) -> bytes | None:
+    """The signature over a record that the store in `root` has; None without one, or with one that is unreadable."""
+    try:
+        return read_file(signature_path(root, record))
+    except (OSError, CorruptError):
+        return None
+
+
+def keep_signature(root: Path, record: bytes, signature: bytes) -> None:
+    """Keeps a signature in the store in `root`. Raises StoreError."""
+    write_file(signature_path(root, record), signature, replace=True)
