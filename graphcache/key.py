@@ -52,6 +52,20 @@ class Difference:
         return f"{self.part} {self.old or 'not given'} -> {self.new or 'not given'}"
 
 
+def parts_of(toolchain: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
+    """The parts of a key besides its program: the toolchain's facts, and a graph's settings under their own names.
+
+    A setting of `default` is the compiler's own choice and no part, as if it was not given.
+    """
+    return {**toolchain, **{SETTING + name: value for name, value in settings.items() if value != DEFAULT}}
+
+
+def compare_parts(old: Mapping[str, str], new: Mapping[str, str]) -> list[Difference]:
+    """The parts that differ, sorted by name: what to change in `old` to get `new`."""
+    pairs = [Difference(name, old.get(name), new.get(name)) for name in sorted({*old, *new})]
+    return [pair for pair in pairs if pair.old != pair.new]
+
+
 @dataclass(frozen=True, eq=True)
 class Key:
     """Named parts, `program` among them. Equal when all parts are equal.
@@ -79,13 +93,7 @@ class Key:
         A setting of `default` is the compiler's own choice, so it is the same key as no setting at all; and no
         settings (`{}`) are the same key as settings that were not given.
         """
-        return cls(
-            {
-                **toolchain,
-                **{SETTING + name: v for name, v in (settings or {}).items() if v != DEFAULT},
-                PROGRAM: program,
-            }
-        )
+        return cls({**parts_of(toolchain, settings or {}), PROGRAM: program})
 
     @property
     def program(self) -> str:
@@ -95,12 +103,6 @@ class Key:
     def digest(self) -> str:
         """SHA-256 of the parts' canonical JSON, 64 hexadecimal digits."""
         return json_sha256(self.parts)
-
-    def difference(self, other: Key) -> list[Difference]:
-        """What to change in this key to get `other`, sorted by part."""
-        names = sorted({*self.parts, *other.parts})
-        pairs = [Difference(name, self.parts.get(name), other.parts.get(name)) for name in names]
-        return [pair for pair in pairs if pair.old != pair.new]
 
 
 def _check_part(name: str, value: str) -> None:

@@ -12,10 +12,10 @@ from typing import Literal
 
 from graphcache.errors import headline
 from graphcache.graph import Graph
-from graphcache.key import Key
+from graphcache.key import Key, parts_of
 from graphcache.source.hash import SourceHash, SourceHashes
 from graphcache.store.base import Entry, Failure, Store, Wanted
-from graphcache.store.find import find, observe
+from graphcache.store.find import find
 from graphcache.store.programs import Programs, question_digest
 
 State = Literal["ready", "missing", "failed", "unknown"]
@@ -66,7 +66,7 @@ def plan(
 
 def wanted(graph: Graph, key: Key, toolchain: Mapping[str, str]) -> Wanted:
     """What is looked for when `graph` needs an artifact of `key`."""
-    return Wanted(key, observe(toolchain, graph.settings))
+    return Wanted(key, parts_of(toolchain, graph.settings))
 
 
 def _item(graph: Graph, source: SourceHash, programs: Programs, toolchain: Mapping[str, str], store: Store) -> PlanItem:
@@ -82,7 +82,7 @@ def _item(graph: Graph, source: SourceHash, programs: Programs, toolchain: Mappi
 def of_program(graph: Graph, source: SourceHash, program: str, toolchain: Mapping[str, str], store: Store) -> PlanItem:
     """The item of a graph whose program is known."""
     key = Key.of(program, toolchain, graph.settings)
-    found = find(store, program, observe(toolchain, graph.settings))
+    found = find(store, program, parts_of(toolchain, graph.settings))
     if found.entry is not None:
         return PlanItem(graph, source, "ready", "", key, found.entry)
     failure = store.failure(key)

@@ -16,7 +16,7 @@ from graphcache.digest import json_sha256
 from graphcache.errors import GraphcacheError
 from graphcache.graph import Graph, TensorSpec
 from graphcache.header.table import TensorTable
-from graphcache.key import PROGRAM, PROGRAM_FORMAT, SETTING, Difference
+from graphcache.key import PROGRAM_FORMAT, Difference, compare_parts, parts_of
 from graphcache.manifest.manifest import Manifest, Recorded
 from graphcache.plan import PlanItem, plan
 from graphcache.source.hash import SourceHashes, changed_parts
@@ -236,17 +236,12 @@ def _stale(side: Side, before: Recorded, item: PlanItem) -> list[str]:
     reasons += [f"signature: {change}" for change in _signature_changes(before.graph, item.graph)]
     if side.manifest.program_format != PROGRAM_FORMAT:
         reasons.append(f"toolchain: {Difference('program form', side.manifest.program_format, PROGRAM_FORMAT)}")
-    old = {**side.manifest.toolchain, **_settings(before.graph)}
-    new = {**side.toolchain, **_settings(item.graph)}
-    changes = [Difference(name, old.get(name), new.get(name)) for name in sorted({*old, *new} - {PROGRAM})]
-    reasons += [f"toolchain: {change}" for change in changes if change.old != change.new]
+    old = parts_of(side.manifest.toolchain, before.graph.settings)
+    new = parts_of(side.toolchain, item.graph.settings)
+    reasons += [f"toolchain: {change}" for change in compare_parts(old, new)]
     if not reasons and item.program is not None and before.program is not None:
         reasons = ["program: the same source and toolchain gave another one"]
     return reasons
-
-
-def _settings(graph: Graph) -> dict[str, str]:
-    return {SETTING + name: value for name, value in graph.settings.items()}
 
 
 def _signature_changes(before: Graph, after: Graph) -> list[str]:

@@ -185,7 +185,7 @@ class Wanted:
     """An artifact that a machine looks for.
 
     key:      of the program, as far as this machine sees its parts
-    observed: the parts that must be equal (`graphcache.store.find.observe`)
+    observed: the parts that must be equal (`graphcache.key.parts_of`)
     """
 
     key: Key

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from graphcache.errors import UsageError
-from graphcache.key import BUILD_ONLY, DEFAULT, PROGRAM, SETTING, Difference
+from graphcache.key import BUILD_ONLY, PROGRAM, Difference, compare_parts
 from graphcache.store.base import Entry, Store
 
 # As git shows commits: enough to be unique among thousands, short enough for a line.
@@ -41,11 +41,6 @@ class Found:
         return "; ".join(str(difference) for difference in self.differing)
 
 
-def observe(toolchain: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
-    """Parts of a key that a machine with `toolchain` sees for a graph with `settings` (`Key.of` without program)."""
-    return {**toolchain, **{SETTING + name: value for name, value in settings.items() if value != DEFAULT}}
-
-
 def find(store: Store, program: str, observed: Mapping[str, str]) -> Found:
     """The newest whole entry of `program` whose parts equal all of `observed`, or why there is none.
 
@@ -65,12 +60,8 @@ def find(store: Store, program: str, observed: Mapping[str, str]) -> Found:
 def differences(entry: Entry, observed: Mapping[str, str]) -> list[Difference]:
     """Parts in which `entry` is not what `observed` asks for, sorted."""
     kept = {name: value for name, value in entry.key.parts.items() if name != PROGRAM}
-    names = sorted({*kept, *observed} - {PROGRAM})
-    return [
-        Difference(name, kept.get(name), observed.get(name))
-        for name in names
-        if kept.get(name) != observed.get(name) and not (name in BUILD_ONLY and name not in observed)
-    ]
+    found = compare_parts(kept, observed)
+    return [each for each in found if not (each.part in BUILD_ONLY and each.part not in observed)]
 
 
 def by_prefix(store: Store, prefix: str) -> Entry:

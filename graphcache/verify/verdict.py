@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from graphcache.key import parts_of
 from graphcache.store.base import Entry
-from graphcache.store.find import differences, observe
+from graphcache.store.find import differences
 from graphcache.toolchain.base import FUSIONS
 
 
@@ -48,5 +49,5 @@ def by_fusion(entries: Iterable[Entry]) -> dict[int, list[Entry]]:
 
 def other_toolchain(entry: Entry, toolchain: Mapping[str, str], parts: Sequence[str]) -> str:
     """In which of `parts` the entry's toolchain is not `toolchain`, for people; empty when in none."""
-    found = differences(entry, observe(toolchain, entry.graph.settings))
+    found = differences(entry, parts_of(toolchain, entry.graph.settings))
     return "; ".join(str(difference) for difference in found if difference.part in parts)

@@ -151,6 +151,13 @@ def test_a_changed_setting_is_toolchain(project, diff):
     assert diff(code=1) == dict.fromkeys(ALL, ("stale", [reason]))
 
 
+def test_a_setting_of_default_is_no_change(project, diff):
+    """It is the compiler's own choice, as if it was not given."""
+    project.edit("numbers.py", "3.0", "4.0")
+    project.edit("catalog.py", '"compute-bound"', '"compute-bound", "unique-shapes": "default"')
+    assert diff(code=1)["step[32]"] == ("stale", ["source: demo_graphs/numbers.py::FACTOR"])
+
+
 def test_a_changed_signature_names_the_argument(project, diff):
     project.edit("catalog.py", 'options_dtype = "float32"', 'options_dtype = "bfloat16"')
     assert diff(code=1)["norm[8]"] == ("stale", ["signature: argument 0 float32[8] -> bfloat16[8]"])

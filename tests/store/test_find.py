@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from graphcache.errors import UsageError
-from graphcache.key import Difference
+from graphcache.key import Difference, parts_of
 from graphcache.store.base import Entry, Object
-from graphcache.store.find import by_prefix, find, observe
+from graphcache.store.find import by_prefix, find
 from tests.store.fakes import TOOLCHAIN, fake_artifact, fake_facts, fake_key
 
 KEY = fake_key()
@@ -82,16 +82,16 @@ def test_what_cannot_be_told_is_a_refusal(store, part):
 
 def test_settings_are_parts_like_others(store):
     entry = commit(store, fake_key(settings={"tactic": "compute-bound"}))
-    assert find(store, KEY.program, observe(POD, {"tactic": "compute-bound"})).entry == entry
-    assert find(store, KEY.program, observe(POD, {"tactic": "default"})).reason == (
+    assert find(store, KEY.program, parts_of(POD, {"tactic": "compute-bound"})).entry == entry
+    assert find(store, KEY.program, parts_of(POD, {"tactic": "default"})).reason == (
         "settings.tactic compute-bound -> not given"
     )
 
 
 def test_a_default_setting_is_no_setting(store):
     entry = commit(store, KEY)
-    assert find(store, KEY.program, observe(POD, {"tactic": "default"})).entry == entry
-    assert find(store, KEY.program, observe(POD, {})).entry == entry
+    assert find(store, KEY.program, parts_of(POD, {"tactic": "default"})).entry == entry
+    assert find(store, KEY.program, parts_of(POD, {})).entry == entry
 
 
 def test_a_prefix_names_one_entry_or_is_an_error_that_lists_them(store):
