@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import stat
 import subprocess
 import sys
 import time
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from graphcache.device import holders
 from graphcache.device.holders import look_for_holders
 from graphcache.device.nodes import CannotTellError
 from tests.device.cards import give, made_process, process_with, root
@@ -54,132 +52,6 @@ def test_it_holds_it_through_a_link_to_the_folder(root: Path, tmp_path: Path) ->
     (tmp_path / "link").symlink_to(root)
     with process_with(root / "npu1pe0", "file = open(sys.argv[1])") as pid:
         assert [h.pid for h in look_for_holders(tmp_path / "link").held[1]] == [pid]
-
-
-@pytest.mark.parametrize("kind", ["link", "second name"])
-@pytest.mark.parametrize(
-    "code",
-    [
-        "file = open(sys.argv[1])",
-        "fd = os.open(sys.argv[1], os.O_RDWR); area = mmap.mmap(fd, mmap.PAGESIZE); os.close(fd)",
-    ],
-    ids=["open", "mapped"],
-)
-def test_it_holds_it_under_another_name(root: Path, tmp_path: Path, kind: str, code: str) -> None:
-    other = tmp_path / "elsewhere"
-    other.write_bytes(bytes(mmap.PAGESIZE))
-    if kind == "link":
-        (root / "npu1pe0").symlink_to(other)
-    else:
-        (root / "npu1pe0").hardlink_to(other)
-    with process_with(other, code) as pid:
-        held = look_for_holders(root).held
-    assert {number: [h.pid for h in who] for number, who in held.items()} == {1: [pid]}
-
-
-def test_it_holds_it_under_another_name_of_a_file_in_the_cards_folder(root: Path, tmp_path: Path) -> None:
-    (root / "npu1/pe").mkdir(parents=True)
-    (root / "npu1/pe/0").touch()
-    (tmp_path / "elsewhere").hardlink_to(root / "npu1/pe/0")
-    with process_with(tmp_path / "elsewhere", "file = open(sys.argv[1])") as pid:
-        assert [h.pid for h in look_for_holders(root).held[1]] == [pid]
-
-
-def test_a_device_is_its_number_whatever_its_inode(root: Path) -> None:
-    """A node with the number of /dev/full, as a container has nodes of its own: who has that open has the card."""
-    try:
-        os.mknod(root / "npu1pe0", stat.S_IFCHR | 0o600, Path("/dev/full").stat().st_rdev)
-    except PermissionError:
-        pytest.skip("no right to make a device")
-    with process_with(Path("/dev/full"), "file = open(sys.argv[1])") as pid:
-        assert pid in [h.pid for h in look_for_holders(root).held[1]]
-
-
-def test_a_node_that_cannot_be_looked_at_is_no_answer(root: Path, tmp_path: Path) -> None:
-    (root / "npu1pe0").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(CannotTellError, match="npu1pe0: No such file"):
-        look_for_holders(root)
-
-
-@pytest.mark.parametrize("call", [holders._KCMP, None, 100000], ids=["kcmp", "unknown processor", "no such call"])
-def test_a_thread_with_a_table_of_files_of_its_own_holds_it(
-    root: Path, monkeypatch: pytest.MonkeyPatch, call: int | None
-) -> None:
-    """Under a number that is another file in the first thread's table, whatever tells that the tables differ."""
-    give(root, 1)
-    code = """
-import ctypes, threading
-opened = threading.Event()
-def hold():
-    global fd
-    CLONE_FILES = 0x400
-    assert ctypes.CDLL(None).unshare(CLONE_FILES) == 0
-    fd = os.open(sys.argv[1], os.O_RDONLY)
-    opened.set()
-    threading.Event().wait()
-threading.Thread(target=hold, daemon=True).start()
-opened.wait()
-assert os.open("/dev/null", os.O_RDONLY) == fd
-"""
-    monkeypatch.setattr(holders, "_KCMP", call)
-    with process_with(root / "npu1pe0", code) as pid:
-        assert [h.pid for h in look_for_holders(root).held[1]] == [pid]
-
-
-def test_files_that_threads_share_are_read_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    give(root, 1)
-    code = """
-import threading
-file = open(sys.argv[1])
-for _ in range(20):
-    threading.Thread(target=threading.Event().wait, daemon=True).start()
-"""
-    read: list[str] = []
-    listdir = os.listdir
-
-    def noted(path: str | os.PathLike[str] = ".") -> list[str]:
-        read.append(str(path))
-        return listdir(path)
-
-    monkeypatch.setattr(os, "listdir", noted)
-    with process_with(root / "npu1pe0", code) as pid:
-        first, second, *_ = sorted(Path(f"/proc/{pid}/task").iterdir())
-        if not holders._Shown.by(holders.PROC).share_files(first, second):
-            pytest.skip("no right to compare threads")
-        assert [h.pid for h in look_for_holders(root).held[1]] == [pid]
-    assert len([path for path in read if path.startswith(f"/proc/{pid}/") and path.endswith("/fd")]) == 1
-
-
-# In a view of the mounts that is its own, and ends with it. The one who should answer for the file system is gone.
-DEAD_FUSE = """
-import ctypes
-CLONE_NEWNS, MS_NODEV, MS_REC, MS_PRIVATE = 0x20000, 4, 0x4000, 0x40000
-libc = ctypes.CDLL(None)
-if libc.unshare(CLONE_NEWNS) == 0 and libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None) == 0:
-    fuse = os.open("/dev/fuse", os.O_RDWR)
-    options = f"fd={fuse},rootmode=40000,user_id=0,group_id=0"
-    if libc.mount(b"dead", sys.argv[1].encode(), b"fuse", MS_NODEV, options.encode()) == 0:
-        fd = os.open(sys.argv[1], os.O_PATH)
-        os.close(fuse)
-        try:
-            os.stat(fd)
-        except OSError:
-            pass
-        else:
-            raise AssertionError("somebody answers")
-"""
-
-
-@pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="no FUSE")
-def test_a_file_system_that_does_not_answer_is_not_asked(root: Path, tmp_path: Path) -> None:
-    give(root, 1)
-    (tmp_path / "dead").mkdir()
-    with process_with(tmp_path / "dead", DEAD_FUSE) as pid:
-        if " - fuse dead " not in Path(f"/proc/{pid}/mountinfo").read_text():
-            pytest.skip("no right to mount")
-        look = look_for_holders(root)
-    assert look.held == {}
-    assert pid not in [holder.pid for holder in look.unreadable]
 
 
 # The first thread ends alone, by the system call: what /proc shows of the process itself is then a zombie's.
