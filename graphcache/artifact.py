@@ -57,7 +57,7 @@ class Artifact:
         """The artifact in `data`. Raises CorruptError unless every byte is as `encode` would write it."""
         try:
             artifact = _parse(memoryview(data))
-            again = _header(artifact.runnable, artifact.dfg, artifact.args, artifact.outputs, artifact.key)
+            again = _header(artifact)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptError(f"not an artifact of {len(data)} bytes: {error}") from error
         if data[: len(again)] != again:
@@ -80,26 +80,21 @@ def encode(
     """The bytes of an artifact. Raises ValueError for an empty `runnable` or `dfg`, or a dtype that is not known."""
     if not runnable or not dfg:
         raise ValueError(f"an artifact needs both parts; runnable is {len(runnable)} bytes, dfg {len(dfg)}")
-    return b"".join((_header(runnable, dfg, args, outputs, key), runnable, dfg))
+    artifact = Artifact(memoryview(runnable), memoryview(dfg), tuple(args), tuple(outputs), key)
+    return b"".join((_header(artifact), runnable, dfg))
 
 
-def _header(
-    runnable: bytes | memoryview,
-    dfg: bytes | memoryview,
-    args: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-    key: Key,
-) -> bytes:
+def _header(artifact: Artifact) -> bytes:
     """Length, JSON and padding, as https://github.com/huggingface/safetensors#format has it."""
     meta: dict[str, Any] = {
         "format": FORMAT,
-        "args": [_spec_json(spec) for spec in args],
-        "outputs": [_spec_json(spec) for spec in outputs],
-        "key": key.parts,
-        "xxh3_128": {"runnable": checksum(runnable), "dfg": checksum(dfg)},
+        "args": [_spec_json(spec) for spec in artifact.args],
+        "outputs": [_spec_json(spec) for spec in artifact.outputs],
+        "key": artifact.key.parts,
+        "xxh3_128": {"runnable": checksum(artifact.runnable), "dfg": checksum(artifact.dfg)},
     }
     meta["xxh3_128"]["metadata"] = checksum(canonical_json(meta))
-    middle, end = len(runnable), len(runnable) + len(dfg)
+    middle, end = len(artifact.runnable), len(artifact.runnable) + len(artifact.dfg)
     text = canonical_json(
         {
             "__metadata__": {"graphcache": canonical_json(meta).decode("ascii")},

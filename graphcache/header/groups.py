@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from graphcache.errors import GraphcacheError
 from graphcache.header.errors import quoted
-from graphcache.header.shard import DTYPE_BITS
+from graphcache.header.shard import DTYPE_BITS, Typed
 
 PLACE = "{}"
 # Numbers past these limits stay in the pattern as they are; real names hold two (layer, expert).
@@ -40,7 +40,7 @@ class Shape(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TensorGroup:
+class TensorGroup(Typed):
     """Tensors of one dtype and shape whose names differ in numbers only.
 
     pattern:    the name, `{}` for each number that varies
@@ -59,16 +59,6 @@ class TensorGroup:
     def count(self) -> int:
         """How many tensors it stands for."""
         return math.prod(_range_count(ranges, self) for ranges in self.indices.split(" x ")) if self.indices else 1
-
-    @property
-    def elements(self) -> int:
-        """Of one tensor."""
-        return math.prod(self.shape)
-
-    @property
-    def known(self) -> bool:
-        """Whether this program knows how large an element of its dtype is."""
-        return self.dtype in DTYPE_BITS
 
     @property
     def label(self) -> str:

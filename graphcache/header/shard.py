@@ -8,6 +8,7 @@ known keeps its tensor, and a header may be as long as LIMIT_BYTES.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
 from dataclasses import dataclass
@@ -61,6 +62,24 @@ DTYPE_BITS = {
 INT_LIMIT = 2**63
 LFS_MAGIC = b"version https://git-lfs"
 LFS_POINTER_MAX_BYTES = 1024
+
+
+class Typed:
+    """What has a dtype, as the header spells it, and a shape."""
+
+    __slots__ = ()
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """Of one tensor."""
+        return math.prod(self.shape)
+
+    @property
+    def known(self) -> bool:
+        """Whether this program knows how large an element of its dtype is."""
+        return self.dtype in DTYPE_BITS
 
 
 class Entry(NamedTuple):

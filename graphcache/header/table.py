@@ -5,7 +5,6 @@ Two saves of one model give equal tables whatever the order of tensors, metadata
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,13 +13,13 @@ from pathlib import Path
 from graphcache.header.errors import TensorDuplicatedError, TensorMissingError, quoted
 from graphcache.header.files import Checkpoint, find_checkpoint, read_config
 from graphcache.header.groups import GroupError, Shape, TensorGroup, collapse, expand
-from graphcache.header.shard import DTYPE_BITS, read_header
+from graphcache.header.shard import Typed, read_header
 
 __all__ = ["Notice", "TensorGroup", "TensorInfo", "TensorTable", "read_config", "read_table"]
 
 
 @dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorInfo(Typed):
     """One tensor. Its place is left out of comparisons: it differs between two saves of one model.
 
     dtype:      as the header spells it: `BF16`
@@ -37,15 +36,6 @@ class TensorInfo:
     shard: str = field(default="", compare=False)
     begin: int = field(default=0, compare=False)
     end: int = field(default=0, compare=False)
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def known(self) -> bool:
-        """Whether this program knows how large an element of its dtype is."""
-        return self.dtype in DTYPE_BITS
 
 
 @dataclass(frozen=True)

@@ -69,11 +69,6 @@ def set_fusion(fusion: int) -> None:
         ) from error
 
 
-def available_devices() -> list[str]:
-    """The devices that the library lists, by name. It lists 64 on a machine without a card: look at device nodes."""
-    return list(_device_config().get_available_devices())
-
-
 def deserialize(runnable: bytes | memoryview) -> Any:
     """The vendor's own object of an artifact's `runnable` bytes. Raises CorruptError when it cannot be read."""
     try:

@@ -48,7 +48,7 @@ class Layout:
     shapes:            plain attributes of a runnable: its inputs, its outputs; then those of one: sizes
     executor:          runs a lowered graph on the host; `deserialize(bytes)`
     memory:            the module of the memory type flag
-    device_config:     the module with `set_fusion`, `get_mesh_kind`, `get_available_devices`
+    device_config:     the module with `set_fusion`, `get_mesh_kind`
     compiler:          the module with `compile`, `lower`, `version`
     passes:            what the vendor runs over an exported program before a compile: a list, or a function
     config:            the class of compiler settings
