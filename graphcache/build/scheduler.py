@@ -29,8 +29,6 @@ from graphcache.store.files import TEMPORARY, write_file
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs
 
-# How often a graph that someone else compiles is looked for.
-ELSEWHERE_SECS = 1.0
 # Someone else gets this many times what the compile should take, and no less than PATIENT_SECS, before it is compiled
 # here all the same: a builder may have been stopped, or its node be gone while a shared folder still has its lock.
 PATIENCE, PATIENT_SECS = 5.0, 60.0
@@ -165,10 +163,11 @@ class Building:
 
     def _look_elsewhere(self) -> None:
         """Takes up graphs that others compiled, or gave up, since the last look."""
-        if not self._elsewhere or time.monotonic() - self._looked_secs < ELSEWHERE_SECS:
+        if not self._elsewhere or time.monotonic() - self._looked_secs < self._store.poll_secs:
             return
         self._looked_secs = time.monotonic()
         waiting, self._elsewhere = self._elsewhere, []
+        self._store.bring([wanted(w.item.graph, w.item.key, self._toolchain) for w in waiting if w.item.key])
         for wait in waiting:
             item = wait.item
             assert item.key is not None
@@ -189,7 +188,8 @@ class Building:
         if self._is_ours(wait.item):
             return False
         expected = self._expected.get(wait.item.graph.name)
-        patience_secs = max(PATIENT_SECS, PATIENCE * expected.secs) if expected else self._timeout_secs
+        guess = expected if not self._store.leased else None
+        patience_secs = max(PATIENT_SECS, PATIENCE * guess.secs) if guess else self._timeout_secs
         return time.monotonic() - wait.since > min(patience_secs, self._timeout_secs)
 
     def _is_ours(self, item: PlanItem) -> bool:
@@ -239,6 +239,14 @@ class Building:
             task.claim.close()
             self._wait_for_others(task.item)
             return
+        if self._store.leased:
+            # Whoever had the lease may have committed since we looked.
+            task.item = self._with_program(task.item, str(answer.value["program"]))
+            if not self._is_to_do(task.item):
+                task.claim.close()
+                self._settle(task.item, "elsewhere")
+                return
+        assert task.item.key is not None
         self._compiling.add(task.item.key)
         task.export_cost = _cost(answer)
         task.outputs = tuple(TensorSpec.from_json(spec) for spec in answer.value["outputs"])

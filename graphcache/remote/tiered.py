@@ -7,14 +7,17 @@ goes on without it, and `troubles` says so. Writing to a remote is done only whe
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from graphcache.key import Key
-from graphcache.remote.files import open_files
+from graphcache.remote.files import FolderFiles, open_files
+from graphcache.remote.lease import Leases
 from graphcache.remote.push import push_built, push_pair
 from graphcache.remote.tier import Tier
 from graphcache.remote.url import RemoteError, RemoteUrl
+from graphcache.store.access import is_shared
 from graphcache.store.base import Entry, Facts, Wanted
 from graphcache.store.local import LocalStore
 from graphcache.trust.guard import Guard
@@ -48,6 +51,34 @@ class TieredStore(LocalStore):
             )
         self.push = push
         self.target = writable[-1] if push else None
+        self._leases: Leases | None = None
+        if self.target is not None:
+            self._leases = Leases(self.target.files)
+        elif is_shared():
+            self._leases = Leases(FolderFiles(RemoteUrl("file", str(self.root))))
+
+    @property
+    def leased(self) -> bool:
+        return self._leases is not None
+
+    @property
+    def poll_secs(self) -> float:
+        return super().poll_secs if self._leases is None else self._leases.poll_secs
+
+    @contextmanager
+    def claim(self, key: Key) -> Iterator[bool]:
+        """By the lock of this host, and by a lease where other hosts may compile for the same store."""
+        leases = self._leases
+        with super().claim(key) as alone:
+            if leases is None or not alone:
+                yield alone
+                return
+            held = leases.take(key.digest)
+            try:
+                yield held
+            finally:
+                if held:
+                    leases.release(key.digest)
 
     def bring(self, wanted: Sequence[Wanted]) -> bool:
         return self._through_tiers(wanted, lambda tier, left: tier.bring(left, self))

@@ -199,6 +199,7 @@ def _unused_signatures(layout: Layout, kept: Iterable[Entry], now: float) -> Ite
 def _other_leftovers(layout: Layout, now: float) -> Iterator[Leftover]:
     yield from _older(layout, layout.temporary_files(), now, GRACE_SECS, "left by a killed write")
     yield from _older(layout, layout.lock_files(), now, GRACE_SECS, "an old claim")
+    yield from _older(layout, layout.lease_files(), now, GRACE_SECS, "an old claim")
     yield from _older(layout, layout.set_aside_files(), now, KEEP_SECS, "set aside over 30 days ago")
     yield from _older(layout, layout.failure_files(), now, KEEP_SECS, "a failure of over 30 days ago")
     yield from _older(layout, layout.log_files(), now, KEEP_SECS, "a log of over 30 days ago")

@@ -7,6 +7,7 @@
     signatures/ab/<sha256 of a record>.json        who signed that record (`graphcache.trust.signature`)
     set-aside/<name>.<8 digits>                    what did not pass its check, for a look
     locks/<key digest>                             claims
+    leases/<key digest>/<n>.json                   claims that other hosts see (`graphcache.remote.lease`)
     logs/<graph>-<32 digits>.log                   what builders' compilers printed
 
 Nothing in a store holds an absolute path, so it can be renamed, moved, and reached through a symlink. Only names of
@@ -31,10 +32,11 @@ _SHARD = re.compile(r"[0-9a-f]{2}")
 _RECORD = re.compile(r"[0-9a-f]{64}\.json")
 _OBJECT = re.compile(r"[0-9a-f]{64}\.safetensors")
 _SET_ASIDE = re.compile(r"[0-9a-f]{64}\.(json|safetensors)\.[0-9a-f]{8}")
+_LEASE = re.compile(r"\d{1,8}\.json", re.ASCII)
 # Logs had 8 digits once. So have dates, so those logs cannot be told from others' files.
 _LOG = re.compile(r".*-[0-9a-f]{32}\.log")
 # The folders in which files of a store lie.
-TOPS = ("entries", "failures", "locks", "logs", "objects", "programs", "set-aside", "signatures")
+TOPS = ("entries", "failures", "leases", "locks", "logs", "objects", "programs", "set-aside", "signatures")
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,10 @@ class Layout:
     def lock_files(self) -> list[Path]:
         return _named(self.root / "locks", _DIGEST)
 
+    def lease_files(self) -> list[Path]:
+        keys = [path for path in folders(self.root / "leases") if _DIGEST.fullmatch(path.name)]
+        return [path for key in keys for path in _named(key, _LEASE)]
+
     def log_files(self) -> list[Path]:
         return _named(self.root / "logs", _LOG)
 
@@ -133,7 +139,7 @@ class Layout:
     def strays(self) -> Iterator[Path]:
         """What lies in the store's folders, but is neither of the store's, nor temporary: someone else put it there."""
         kinds = (self.entry_files, self.failure_files, self.lock_files, self.log_files, self.object_files)
-        more = (self.program_files, self.set_aside_files, self.signature_files)
+        more = (self.program_files, self.set_aside_files, self.signature_files, self.lease_files)
         own = {path for kind in (*kinds, *more) for path in kind()}
         for top in TOPS:
             yield from (path for path in _below(self.root / top) if path not in own and not is_temporary(path))

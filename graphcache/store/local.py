@@ -158,6 +158,16 @@ class LocalStore:
         """Says whether nobody else is known to compile `key`. Only saves duplicate work."""
         return claim(self.layout.lock(key))
 
+    @property
+    def leased(self) -> bool:
+        """Whether a claim that is not ours is known to be of a builder that lives."""
+        return False
+
+    @property
+    def poll_secs(self) -> float:
+        """How often to look whether a claim that is not ours has ended."""
+        return 1.0
+
     def bring(self, wanted: Sequence[Wanted]) -> bool:
         """There is nowhere else to look."""
         return False

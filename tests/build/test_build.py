@@ -332,7 +332,7 @@ def test_a_graph_that_this_build_compiles_itself_is_no_other_processes(
 ) -> None:
     monkeypatch.setattr(building, "PATIENCE", 0.0)
     monkeypatch.setattr(building, "PATIENT_SECS", 0.0)
-    monkeypatch.setattr(building, "ELSEWHERE_SECS", 0.0)
+    monkeypatch.setattr(LocalStore, "poll_secs", 0.0)
     twins = [fake_graph(name, program="p", note=name, secs=0.5) for name in ("a", "b")]
     costs = Costs()
     for graph in twins:
