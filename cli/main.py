@@ -34,6 +34,7 @@ COMMANDS = {
     "keygen": Registered("cli.keygen:command", "Make a key that signs artifacts."),
     "stats": Registered("cli.stats:command", "Show sizes, hits and compile times of the cache, by catalog."),
     "gc": Registered("cli.gc:command", "Delete entries by size, age or manifest; a dry run unless --yes."),
+    "cache-dir": Registered("cli.cache_dir:command", "Print the cache's folder, which need not exist yet."),
     "doctor": Registered("cli.doctor:command", "Show what a build would find on this machine, and what to do."),
 }
 

@@ -6,6 +6,7 @@ by any look-up). The reason is recorded where it is decided.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -17,6 +18,8 @@ from graphcache.source.hash import SourceHash, SourceHashes
 from graphcache.store.base import Entry, Failure, Store, Wanted
 from graphcache.store.find import find
 from graphcache.store.programs import Programs, question_digest
+
+_log = logging.getLogger(__name__)
 
 State = Literal["ready", "missing", "failed", "unknown"]
 
@@ -61,7 +64,15 @@ def plan(
         items = [_item(i.graph, i.source, programs, toolchain, store) if i.key is None else i for i in items]
     if store.bring([wanted(i.graph, i.key, toolchain) for i in items if i.key and i.entry is None]):
         items = [_item(i.graph, i.source, programs, toolchain, store) if i.entry is None else i for i in items]
+    for item in items:
+        _log.debug("%s %s", "hit " if item.entry else "miss", _said(item))
     return items
+
+
+def _said(item: PlanItem) -> str:
+    if item.entry is None or item.key is None:
+        return f"{item.graph.name}: {item.reason}"
+    return f"{item.graph.name}: artifact {item.entry.artifact_digest}, key {item.key.digest}"
 
 
 def wanted(graph: Graph, key: Key, toolchain: Mapping[str, str]) -> Wanted:

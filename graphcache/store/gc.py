@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import calendar
 import contextlib
+import logging
 import os
 import re
 import time
@@ -28,6 +29,8 @@ from graphcache.store.local import LocalStore
 from graphcache.store.programs import remembered
 from graphcache.store.read_only import ReadOnly
 from graphcache.store.reading import read_file
+
+_log = logging.getLogger(__name__)
 
 DAY_SECS = 86_400.0
 # A commit takes seconds; a day also covers clocks of other machines that are wrong by hours.
@@ -125,6 +128,7 @@ def apply(store: LocalStore, planned: Plan) -> None:
     layout = store.layout
     for eviction in planned.evictions:
         _delete(layout.entry(eviction.entry.key))
+        _log.debug("evict %s: %s, key %s", eviction.entry.graph.name, eviction.reason, eviction.entry.key.digest)
     evicted = [layout.object(eviction.entry.object.sha256) for eviction in planned.evictions]
     swept = [layout.root / leftover.path for leftover in planned.leftovers]
     orphans = [path for path in swept if _is_object(layout, path)]

@@ -8,6 +8,7 @@ consistent pair or none, whatever is killed and whether locks work or not. `grap
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +29,7 @@ from graphcache.store.quarantine import move_aside
 from graphcache.store.reading import check_name, check_object, read_file
 from graphcache.trust.guard import Guard, keep_signature
 
+_log = logging.getLogger(__name__)
 _BAD_MEDIUM = (errno.EIO, errno.ESTALE, errno.EISDIR, errno.EUCLEAN)
 
 Record = TypeVar("Record")
@@ -255,6 +257,7 @@ class LocalStore:
         moved = self._move_aside(path, check)
         where = None if moved is None else self.layout.relative(moved)
         self.faults.append(Fault(self.layout.relative(path), problem, where))
+        _log.debug("quarantine %s: %s; now %s", path, problem, moved or "where it was")
 
     def _move_aside(self, path: Path, check: Callable[[Path], object]) -> Path | None:
         return move_aside(path, self.layout.set_aside, check)

@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from graphcache.store.files import make_folder
+
+_log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -24,6 +27,7 @@ def claim(path: Path) -> Iterator[bool]:
         yield True
         return
     alone = _lock(handle)
+    _log.debug("claim %s: %s", path.name, "held by this process" if alone else "held by another")
     try:
         yield alone
     finally:
