@@ -63,6 +63,10 @@ class DeviceBackend(Protocol):
         """How often each graph was called so far, by its name."""
 
     @property
+    def runs_beside_others(self) -> bool:
+        """Whether its graph calls may run at the same time as those of other devices, on a thread of its own."""
+
+    @property
     def pool_bytes(self) -> int | None:
         """The pool that they must fit into. None: the host's memory, which is not counted against anything."""
 

@@ -24,7 +24,9 @@ class GuardedBackend:
         """`guard` is for tests of the guard. Raises ToolchainError when compiles cannot be refused."""
         self.name = card.name
         self._card = card
-        self._guard = guard or Guard(card.name, card.pool_bytes, flag_is_shared=card.flag.flag_is_shared_by_threads())
+        flag_is_shared = card.flag.flag_is_shared_by_threads()
+        self.runs_beside_others = not flag_is_shared
+        self._guard = guard or Guard(card.name, card.pool_bytes, flag_is_shared=flag_is_shared)
         self.calls: Counter[str] = Counter()
         self._live: set[Buffer] = set()
         self._live_lock = threading.Lock()

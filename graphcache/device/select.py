@@ -19,6 +19,7 @@ from graphcache.device import holders, nodes
 from graphcache.device.base import DeviceBackend
 from graphcache.device.card import CARD_PES, POOL_BYTES, ArtifactSource
 from graphcache.device.driver import driver_problems
+from graphcache.device.emulated_time import EmulatedTime
 from graphcache.device.holders import Holder
 from graphcache.device.nodes import AssignedCard, CannotTellError
 from graphcache.errors import GraphcacheError, UsageError
@@ -187,12 +188,13 @@ def open_devices(
     fusion: int = CARD_PES,
     pool_bytes: int = POOL_BYTES,
     eager_catalogs: Collection[str] = (),
+    timing: EmulatedTime | None = None,
     cpu: Callable[[str], DeviceBackend] | None = None,
 ) -> list[DeviceBackend]:
     """The devices of a choice, open. From now on a compile is an error, unless they are all the host.
 
     artifact_of:    gives a graph's artifact; the cpu needs none
-    eager_catalogs: emulator only, see `EmulatedCard`
+    eager_catalogs: emulator only, see `EmulatedCard`; so is `timing`
     cpu:            makes the backend of the kind `cpu`, by its name: the trainer has one
 
     Raises ToolchainError, FusionError, BackendError for a `cpu` that the caller has none of. What was opened before an
@@ -209,7 +211,7 @@ def open_devices(
             if choice.kind == "cpu" and cpu is not None:
                 backend = cpu(device.name)
             else:
-                backend = _open(choice.kind, device, artifact_of, fusion, pool_bytes, eager_catalogs)
+                backend = _open(choice.kind, device, artifact_of, fusion, pool_bytes, eager_catalogs, timing)
             opened.callback(backend.close)
             devices.append(backend)
         opened.pop_all()
@@ -223,6 +225,7 @@ def _open(
     fusion: int,
     pool_bytes: int,
     eager_catalogs: Collection[str],
+    timing: EmulatedTime | None,
 ) -> DeviceBackend:
     # Imported here: a run on the host loads nothing of the vendor's.
     from graphcache.device.guarded import GuardedBackend
@@ -232,7 +235,12 @@ def _open(
 
         return GuardedBackend(
             EmulatedCard(
-                artifact_of, name=device.name, fusion=fusion, pool_bytes=pool_bytes, eager_catalogs=eager_catalogs
+                artifact_of,
+                name=device.name,
+                fusion=fusion,
+                pool_bytes=pool_bytes,
+                eager_catalogs=eager_catalogs,
+                timing=timing,
             )
         )
     from graphcache.device.furiosa import FuriosaCard

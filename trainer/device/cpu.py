@@ -23,6 +23,7 @@ class CpuBackend:
     def __init__(self, name: str = "cpu") -> None:
         self.name = name
         self.pool_bytes: int | None = None
+        self.runs_beside_others = False  # they would share the host's threads
         self.bytes_in_use = 0
         self.peak_bytes = 0
         self.calls: Counter[str] = Counter()

@@ -40,7 +40,7 @@ def deterministic(threads: int) -> Iterator[None]:
     # Deterministic mode would fill every new tensor with NaN first. Nothing here reads memory that it did not write.
     flags.fill_uninitialized_memory = False
     try:
-        with _whole_teams() as most:
+        with whole_teams() as most:
             torch.set_num_threads(min(threads, most))
             yield
     finally:
@@ -50,7 +50,7 @@ def deterministic(threads: int) -> Iterator[None]:
 
 
 @contextmanager
-def _whole_teams() -> Iterator[int]:
+def whole_teams() -> Iterator[int]:
     """OpenMP gives this thread teams of the size that is asked for, up to the number that this gives.
 
     oneDNN splits a bfloat16 product by that size. In a smaller team, as under OMP_DYNAMIC on a busy machine, nobody

@@ -1,12 +1,13 @@
 """The head: final norm, logits in chunks of the vocabulary, cross-entropy and its gradients.
 
-The device has what is large: logits, their log-sum-exps, the softmax part of the gradients. The host has what picks one
-row a token: the target's logit and its part of the gradients, from its own copy of the table.
+The device has what is large: logits, their log-sum-exps, the softmax part of the gradients, as `trainer.model.head_ops`
+lists it. The host has what picks one row a token: the target's logit and its part of the gradients, from its own copy
+of the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -15,12 +16,27 @@ from torch import Tensor
 from graphcache.catalog import CatalogOptions
 from graphcache.device.base import Buffer, DeviceBackend
 from graphcache.errors import GraphcacheError
-from trainer.catalogs.head import Chunks, parts
+from trainer.catalogs.head import parts
 from trainer.host.pages import copy
 from trainer.model.config import ModelConfig
 from trainer.model.graph_set import GraphSet
+from trainer.model.head_ops import (
+    BIAS,
+    COEFFICIENT,
+    HIDDEN,
+    LAST_BIAS,
+    LOG_SUM_EXP,
+    NORM,
+    TARGET_GRAD,
+    HeadOps,
+    chunk,
+    largest,
+    sums,
+)
+from trainer.model.layer_ops import INPUT, INPUT_GRAD, grad, zeros
 from trainer.model.rope import MASKED
 from trainer.model.row_gradients import RowGradients
+from trainer.model.runner import carry_out
 
 # What rounding may leave of the 1 that the largest logit adds to a sum of exponentials.
 LEAST_SUM = 0.98
@@ -65,23 +81,37 @@ class HeadRunner:
         self.backend = backend
         self.config = config
         self.options = options
-        self.chunks = Chunks.of(config.vocab)
+        ops = HeadOps(config, options)
+        self.chunks = ops.chunks
+        self._forward = ops.forward()
+        self._backward = {first: ops.backward(first=first) for first in (True, False)}
         self._dtype: torch.dtype = getattr(torch, options.dtype)
-        self._biases: tuple[Buffer, ...] = ()
+        self._tables: dict[str, Buffer] = {}
         self._graphs = GraphSet(backend, parts(config, options))
 
     def load(self) -> None:
-        """Load the head's graphs. Raises MissingGraphsError when the cache lacks one."""
+        """Load the head's graphs and constants. Raises MissingGraphsError when the cache lacks one."""
         self._graphs.load()
+        norm = (self.config.hidden,)
+        self._tables = {zeros(norm): self._graphs.zeros(norm), **self._biases()}
+
+    def _biases(self) -> dict[str, Buffer]:
+        """What keeps padding out of the chunks, [C] policy; nothing without padding."""
+        if not self.chunks.padding:
+            return {}
+        last = torch.zeros(self.chunks.rows, dtype=self._dtype)
+        last[-self.chunks.padding :] = MASKED
+        biases = {BIAS: torch.zeros_like(last), LAST_BIAS: last}
+        return {name: self.backend.upload(bias, name) for name, bias in biases.items()}
 
     def upload_chunks(self, table: Tensor) -> tuple[Buffer, ...]:
         """The table [V, H] policy in equal chunks of rows, the last one filled up with zeros; it is lent to them."""
         rows, chunks = self.chunks.rows, []
         for start in range(0, self.config.vocab, rows):
-            chunk = table[start : start + rows]
-            if len(chunk) < rows:
-                chunk = torch.cat((chunk, chunk.new_zeros(rows - len(chunk), self.config.hidden)))
-            chunks.append(self.backend.upload(chunk, f"head rows from {start}", lent=True))
+            part = table[start : start + rows]
+            if len(part) < rows:
+                part = torch.cat((part, part.new_zeros(rows - len(part), self.config.hidden)))
+            chunks.append(self.backend.upload(part, f"head rows from {start}", lent=True))
         return tuple(chunks)
 
     def loss_and_backward(
@@ -93,11 +123,12 @@ class HeadRunner:
         labels: [T] int64 on the host: the token that follows each position, or IGNORED
         grads:  gets the parameters' gradients of the scaled sum added
         """
-        free, call = self.backend.free, self._graphs.call
-        (hidden,) = call("final_norm", x, weights.norm)
-        logits, log_sum_exp = self._forward_chunks(weights, hidden)
+        buffers = {**self._tables, NORM: weights.norm, INPUT: x}
+        buffers |= {chunk(i): buffer for i, buffer in enumerate(weights.chunks)}
+        found = carry_out(self._forward, buffers, self._graphs)
+        log_sum_exp = self._log_sum_exp(found)
         counted = labels != IGNORED
-        targets, rows = labels[counted], self.backend.download(hidden)[counted]
+        targets, rows = labels[counted], found[HIDDEN][counted]
         target_rows = weights.table[targets].float()
         # Rounded as the device rounds its logits, so that a sure token's loss does not come out negative.
         target_logits = (rows.float() * target_rows).sum(-1).to(weights.table.dtype).float()
@@ -105,74 +136,37 @@ class HeadRunner:
 
         pull = _target_pull(losses, scale, weights.table.dtype)[:, None]
         grads.rows.add(targets, pull * rows.float())
-        dhidden_host = torch.zeros(len(labels), self.config.hidden)
-        dhidden_host[counted] = pull * target_rows
-        dhidden = self._backward_chunks(weights, hidden, logits, log_sum_exp, counted * scale, dhidden_host, grads)
-        old = grads.norm
-        dx, grads.norm = call(
-            "final_norm_backward", old or self._graphs.zeros((self.config.hidden,)), dhidden, x, weights.norm
-        )
-        free(dhidden, hidden, *(() if old is None else (old,)))
-        return losses.double().sum().item(), dx
+        dhidden = torch.zeros(len(labels), self.config.hidden)
+        dhidden[counted] = pull * target_rows
+        host = {LOG_SUM_EXP: log_sum_exp, COEFFICIENT: (counted * scale).float(), TARGET_GRAD: dhidden}
+        return losses.double().sum().item(), self._accumulate(buffers, host, grads)
 
-    def _forward_chunks(self, weights: HeadWeights, hidden: Buffer) -> tuple[list[Buffer], Tensor]:
-        """Each chunk's logits on the device, and the log-sum-exp over the vocabulary [T] float32 on the host."""
-        logits, parts_ = [], []
-        for chunk, bias in zip(weights.chunks, self._chunk_biases(), strict=True):
-            chunk_logits, largest, total = self._graphs.call("chunk_forward", hidden, chunk, *bias)
-            logits.append(chunk_logits)
-            sums = self.backend.take(total)
-            _check_sums(sums)
-            parts_.append(self.backend.take(largest) + sums.log())
-        return logits, torch.logsumexp(torch.stack(parts_), 0)
+    def _log_sum_exp(self, found: Mapping[str, Tensor]) -> Tensor:
+        """Over the whole vocabulary, [T] float32, from the chunks' largest logits and sums of exponentials."""
+        for i in range(self.chunks.count):
+            _check_sums(found[sums(i)])
+        of_chunks = [found[largest(i)] + found[sums(i)].log() for i in range(self.chunks.count)]
+        return torch.logsumexp(torch.stack(of_chunks), 0)
 
-    def _chunk_biases(self) -> list[tuple[Buffer, ...]]:
-        """What `chunk_forward` takes beside each chunk: nothing, or [C] policy that keeps padding out."""
-        if not self.chunks.padding:
-            return [()] * self.chunks.count
-        if not self._biases:
-            last = torch.zeros(self.chunks.rows, dtype=self._dtype)
-            whole = self.backend.upload(last, "bias of whole chunks")
-            last[-self.chunks.padding :] = MASKED
-            self._biases = whole, self.backend.upload(last, "bias of the last chunk")
-        whole, last_one = self._biases
-        return [*[(whole,)] * (self.chunks.count - 1), (last_one,)]
-
-    def _backward_chunks(
-        self,
-        weights: HeadWeights,
-        hidden: Buffer,
-        logits: list[Buffer],
-        log_sum_exp: Tensor,  # [T] float32
-        coefficient: Tensor,  # [T] float32
-        dhidden_host: Tensor,  # [T, H] float32: what the chunks add to
-        grads: HeadGrads,
-    ) -> Buffer:
-        """Gradient of the normed hidden state [T, H] float32. Frees the logits as it goes."""
-        upload, free, call = self.backend.upload, self.backend.free, self._graphs.call
-        per_token = upload(log_sum_exp, "log-sum-exp"), upload(coefficient.float(), "loss coefficient")
-        dhidden = upload(dhidden_host, "targets' gradient")
-        totals: list[Buffer | None] = [*grads.chunks] or [None] * self.chunks.count
-        grads.chunks = []
-        for chunk, chunk_logits, total in zip(weights.chunks, logits, totals, strict=True):
-            (dlogits,) = call("chunk_softmax_backward", chunk_logits, *per_token)
-            old = dhidden
-            (dhidden,) = call("chunk_input_grad", old, dlogits, chunk)
-            free(old, chunk_logits)
-            grads.chunks.append(self._graphs.weight_grad("chunk", total, dlogits, hidden))
-            free(dlogits)
-        free(*per_token)
-        return dhidden
+    def _accumulate(self, buffers: dict[str, Buffer], host: Mapping[str, Tensor], grads: HeadGrads) -> Buffer:
+        """The gradient of x [T, H] policy; `grads` gets those of norm and chunks added."""
+        first = grads.norm is None
+        if grads.norm is not None:
+            buffers |= {grad(NORM): grads.norm, **{grad(chunk(i)): b for i, b in enumerate(grads.chunks)}}
+        carry_out(self._backward[first], buffers, self._graphs, host)
+        grads.norm = buffers[grad(NORM)]
+        grads.chunks = [buffers[grad(chunk(i))] for i in range(self.chunks.count)]
+        return buffers[INPUT_GRAD]
 
     def table_grad(self, grads: HeadGrads) -> Iterator[Tensor]:
         """The table's gradient on the host, a chunk of rows at a time, flat, in the policy's dtype, without padding.
 
         The targets' rows are added in float32 before the one rounding. Uses the chunks' accumulators up.
         """
-        chunks, grads.chunks = grads.chunks, []
-        for i, chunk in enumerate(chunks):
+        totals, grads.chunks = grads.chunks, []
+        for i, buffer in enumerate(totals):
             start = i * self.chunks.rows
-            total = self.backend.take(chunk)
+            total = self.backend.take(buffer)
             rounded = copy(total, self._dtype)
             rows, values = grads.rows.between(start, start + self.chunks.rows)
             rounded[rows] = (total[rows] + values).to(self._dtype)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import torch
 from torch import Tensor
 
-# So many rows wait before they are added up for the first time: a step of usual size adds up once, at its end.
-FEW_ROWS = 8192
+from trainer.model.row_bounds import FEW_ROWS
 
 
 class RowGradients:
     """Sums by row over the micro-batches of a step.
 
     Rows are added up each time that as many wait as are summed already, so that however many tokens a step has, no more
-    than three times the table is held (`largest_rows`).
+    than three times the table is held (`row_bounds.largest_rows`).
     """
 
     def __init__(self) -> None:
@@ -51,6 +52,21 @@ class RowGradients:
         self._waiting, self._count = [], 0
 
 
-def largest_rows(added: int, at_once: int, table: int) -> int:
-    """Rows held at most when so many are added in all, so many at once, of a table of so many."""
-    return min(2 * added, 3 * table + FEW_ROWS + at_once)
+class TiedRows(RowGradients):
+    """Sums for a table that is embedding and head: the head's part of every micro-batch comes before any of the other.
+
+    They are added micro-batch by micro-batch all the same, the head's part first, so that no schedule changes a bit.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._firsts: deque[tuple[Tensor, Tensor]] = deque()
+
+    def add(self, rows: Tensor, values: Tensor) -> None:
+        """The head's part of the next micro-batch, which waits for the other one."""
+        self._firsts.append((rows, values))
+
+    def add_second(self, rows: Tensor, values: Tensor) -> None:
+        """The embedding's part of the first micro-batch that waits."""
+        super().add(*self._firsts.popleft())
+        super().add(rows, values)

@@ -1,8 +1,8 @@
 """AdamW over the units of a model: the state of each parameter on the host or on its device, one step for all.
 
 Host updates run in worker threads while backward goes on below; resident ones call graphs, so they run at once on the
-main thread. With a clip norm every update waits for the norm of all gradients, which are kept until then: what the
-overlap saves is lost, and so is the memory of one layer's gradients at a time.
+thread of their device. With a clip norm every update waits for the norm of all gradients, which wait on the host in the
+compute dtype: what the overlap saves is lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 from graphcache.device.base import DeviceBackend
 from graphcache.process.limits import available_cpus
 from trainer.config import RunConfig
-from trainer.optim.base import AdamState, Gradients, ResidentUnit, Unit, UpdateReport
+from trainer.optim.base import AdamState, ResidentUnit, Unit, UpdateReport
 from trainer.optim.clip import clip_factor, global_norm
 from trainer.optim.kernel import kernels
 from trainer.optim.offload import HostParameter, HostUpdate
@@ -72,10 +72,10 @@ class AdamW:
     def begin_step(self, step: int, lr: float) -> None:
         self._step, self._lr = step, lr
 
-    def submit(self, unit: Unit, gradients: Gradients) -> None:
+    def submit(self, unit: Unit) -> None:
         parameters = self._parameters[unit.name]
         unit.drop_weights()
-        for name, piece in unit.pieces(gradients):
+        for name, piece in unit.pieces():
             for update in parameters[name].updates(piece):
                 if self._clip_norm is None:
                     self._apply(update, 1.0)

@@ -3,7 +3,7 @@
 A step, seen from here:
 
     optimizer.begin_step(step, lr)        once the loss of the step's last micro-batch is known to be finite
-    optimizer.submit(unit, gradients)     for every unit, top of the model first, as soon as its gradients are final
+    optimizer.submit(unit)                for every unit, top of the model first, as soon as its gradients are final
     report = optimizer.finish_step()      a barrier: every weight of the next forward pass is in place
 
 The first error of a worker is raised, with its own traceback, by the next `submit` or `finish_step`.
@@ -13,15 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from graphcache.device.base import Buffer, DeviceBackend
-
-# A unit's gradients over the whole step, already divided by the step's label tokens. What they are is the unit's
-# business: float32 accumulators in the device's memory for a layer, rows of a table on the host. `submit` takes them.
-Gradients = Any
 
 # A piece of one parameter's gradient: flat, in the policy's dtype. A parameter's pieces laid end to end are the flat
 # parameter. A Tensor is on the host already, a Buffer must be downloaded or used where it is.
@@ -70,11 +66,12 @@ class Unit(Protocol):
     def drop_weights(self) -> None:
         """Free the device's copies of the weights: nothing reads them between the last backward and the update."""
 
-    def pieces(self, gradients: Gradients) -> Iterator[tuple[str, Piece]]:
-        """Each parameter's name with its pieces, in order, cast and cut as the AdamW graphs take them.
+    def pieces(self) -> Iterator[tuple[str, Piece]]:
+        """Each parameter's name with the pieces of its gradient over the step, cast and cut as the AdamW graphs take
+        them.
 
-        Frees the accumulators as it goes. It calls graphs, so the main thread iterates; pieces that are Buffers are the
-        caller's to free.
+        Frees the unit's accumulators as it goes. It calls graphs, so the thread of the unit's device iterates; pieces
+        that are Buffers are the caller's to free.
         """
 
     def place(self, name: str) -> Tensor:
@@ -121,8 +118,11 @@ class Optimizer(Protocol):
     def begin_step(self, step: int, lr: float) -> None:
         """Scalars of the step, which counts from 1."""
 
-    def submit(self, unit: Unit, gradients: Gradients) -> None:
-        """Start the unit's update, or hold it back until the norm is known under `--clip-norm`."""
+    def submit(self, unit: Unit) -> None:
+        """Start the unit's update, or hold it back until the norm is known under `--clip-norm`.
+
+        By the thread of the unit's device, beside those of other devices.
+        """
 
     def finish_step(self) -> UpdateReport:
         """Wait until every submitted unit's new weights are installed."""

@@ -98,18 +98,24 @@ class ResidentParameter:
 
 @dataclass
 class ResidentUpdate:
-    """The gradient of one tile, [n] of the policy's dtype on the device, and the update that it is for."""
+    """The gradient of one tile, [n] of the policy's dtype, and the update that it is for."""
 
     of: ResidentParameter
     index: int
-    gradient: Buffer
+    gradient: Piece
 
     @property
     def decays(self) -> bool:
         return self.of.parameter.decays
 
     def square_sum(self) -> float:
-        return square_sum(self.of.unit.backend.download(self.gradient))
+        """Of the gradient, which waits on the host from then on: those of all layers have no room on the device."""
+        assert isinstance(self.gradient, Buffer)
+        self.gradient = self.of.unit.backend.take(self.gradient)
+        return square_sum(self.gradient)
 
     def apply(self, scalars: StepScalars) -> None:
-        self.of.apply(self.index, self.gradient, scalars)
+        gradient = self.gradient
+        if not isinstance(gradient, Buffer):
+            gradient = self.of.unit.backend.upload(gradient, "gradient")
+        self.of.apply(self.index, gradient, scalars)

@@ -6,7 +6,7 @@ Everything that is missing is said at once. Nothing here takes a card, so `check
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -29,12 +29,14 @@ from trainer.data.errors import DataError
 from trainer.data.tokenize import read_tokenizer
 from trainer.device.cpu import CpuBackend
 from trainer.model.config import ModelConfig
+from trainer.optim.adamw import worker_count
 from trainer.preflight.cached_graphs import MODEL_CATALOGS, CachedGraphs, find_graphs
 from trainer.preflight.host_load import check_load
 from trainer.record.folder import RunFolder, RunFolderError
 from trainer.record.watchers import check_tensorboard
-from trainer.step.memory import STATE_BYTES, MemoryPlan, plan_memory
-from trainer.step.placement import Placement, place
+from trainer.step.choose import choose_step
+from trainer.step.memory import STATE_BYTES, MemoryPlan
+from trainer.step.schedule import Step
 
 T = TypeVar("T")
 
@@ -66,7 +68,7 @@ class Ready:
     corpus: Corpus
     saved: SavedCheckpoint | None
     choice: Choice
-    placements: Sequence[Placement]
+    step: Step
     memory: MemoryPlan
     graphs: CachedGraphs | None
 
@@ -112,7 +114,7 @@ class Findings:
         # A run waits for it later, with everything else found.
         self.load = None if held else self._attempt(lambda: check_load(config.wait_for_load))
         self.corpus = self._attempt(lambda: _corpus(config, self.checkpoint, self.saved))
-        self.placements: Sequence[Placement] | None = None
+        self.step: Step | None = None
         self.memory: MemoryPlan | None = None
         self.graphs: CachedGraphs | None = None
         if self.checkpoint is not None:
@@ -138,7 +140,7 @@ class Findings:
         assert self.checkpoint is not None
         assert self.corpus is not None
         assert self.choice is not None
-        assert self.placements is not None
+        assert self.step is not None
         assert self.memory is not None
         return Ready(
             self.config,
@@ -146,7 +148,7 @@ class Findings:
             self.corpus,
             self.saved,
             self.choice,
-            self.placements,
+            self.step,
             self.memory,
             self.graphs,
         )
@@ -161,11 +163,27 @@ class Findings:
             self.graphs = self._attempt(lambda: find_graphs(checkpoint, config))
             if self.graphs is not None:
                 self._attempt(self.graphs.entries)
-        self.placements = self._attempt(lambda: place(checkpoint.config.layers, devices, config.resident_layers))
-        if self.placements is not None:
-            programs = 0 if self.graphs is None else self.graphs.size_bytes
-            memory = self.memory = plan_memory(checkpoint.config, config, self.placements, programs)
+        chosen = self._attempt(lambda: self._choose(checkpoint, devices))
+        if chosen is not None:
+            self.step, memory = chosen
+            self.memory = memory
             self._attempt(lambda: _check_memory(memory, config, self.kind))
+
+    def _choose(self, checkpoint: InputCheckpoint, devices: int) -> tuple[Step, MemoryPlan]:
+        """How the step is dealt to the devices, and what it keeps. Without data, as if there were enough of it."""
+        config = self.config
+        micro_batches = config.accum
+        if self.corpus is not None:
+            micro_batches = min(micro_batches, -(-self.corpus.facts.sequences // config.micro_batch))
+        return choose_step(
+            checkpoint.config,
+            config,
+            devices,
+            micro_batches=max(1, micro_batches),
+            pool_bytes=None if self.kind == "cpu" else pool_bytes(config),
+            program_bytes=0 if self.graphs is None else self.graphs.size_bytes,
+            workers=worker_count(config),
+        )
 
     def _attempt(self, look: Callable[[], T]) -> T | None:
         """What `look` returns; None when it raised an error for users, which is kept."""

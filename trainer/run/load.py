@@ -11,36 +11,36 @@ from trainer.checkpoint.finite import is_finite
 from trainer.checkpoint.folder import SavedCheckpoint
 from trainer.checkpoint.load import read_state
 from trainer.checkpoint.pretrained import InputCheckpoint, WeightsError
-from trainer.config import RunConfig
 from trainer.host.pages import empty
 from trainer.model.head import HeadRunner
 from trainer.model.layer import LayerRunner
 from trainer.model.tiles import TileRunner
 from trainer.optim.base import AdamState, Optimizer, Unit
 from trainer.step.network import Network
-from trainer.step.placement import Placement
+from trainer.step.schedule import Step
 from trainer.step.units import EmbeddingUnit, HeadPlace, HeadUnit, LayerUnit, NormUnit
 
 
-def build_network(
-    checkpoint: InputCheckpoint, config: RunConfig, placements: Sequence[Placement], devices: Sequence[DeviceBackend]
-) -> Network:
+def build_network(step: Step, devices: Sequence[DeviceBackend]) -> Network:
     """The model's units on their devices, graphs loaded, weights not yet. Raises MissingGraphsError."""
-    model, options = checkpoint.config, config.catalog_options
-    layers: list[LayerUnit] = []
-    for placement in placements:
-        runner = LayerRunner(devices[placement.device], model, options)
+    model, options = step.model, step.options
+    layers: dict[int, LayerUnit] = {}
+    resident = step.placement.resident_layers()
+    for number, device in enumerate(devices):
+        runner = LayerRunner(device, model, options)
         runner.load()
         tables = runner.upload_tables()
-        tiles = TileRunner(runner.backend, runner.weights, options)
+        tiles = TileRunner(device, runner.weights, options)
         tiles.load()
-        layers.extend(LayerUnit(i, runner, tables, tiles, resident=i in placement.resident) for i in placement.layers)
-    head_runner = HeadRunner(devices[placements[-1].device], model, options)
+        for i in step.placement.layers_of(number):
+            layers[i] = LayerUnit(i, runner, tables, tiles, resident=i in resident)
+    head_runner = HeadRunner(devices[-1], model, options)
     head_runner.load()
     place = HeadPlace(head_runner)
     head = HeadUnit(place)
-    embedding = head if model.tied else EmbeddingUnit(model.vocab, model.hidden, config.dtype)
-    return Network(embedding, tuple(layers), NormUnit(place), head, place)
+    embedding = head if model.tied else EmbeddingUnit(model.vocab, model.hidden, options.dtype)
+    in_order = tuple(layers[i] for i in range(model.layers))
+    return Network(step, devices, embedding, in_order, NormUnit(place), head, place)
 
 
 def load_weights(network: Network, optimizer: Optimizer, state_of: Callable[[Unit], dict[str, AdamState]]) -> None:

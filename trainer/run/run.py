@@ -67,7 +67,7 @@ def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progres
             progress.say(
                 f"--update-workers {config.update_workers}: {worker_count(config)}, a thread for each CPU here"
             )
-        network = build_network(ready.checkpoint, config, ready.placements, devices)
+        network = build_network(ready.step, devices)
         state_of = initial_state(ready.checkpoint) if ready.saved is None else saved_state(ready.saved)
         load_weights(network, optimizer, state_of)
         give_back_free_memory()

@@ -98,8 +98,8 @@ class Session:
             pass  # that they cannot be saved is not the error to report
 
     def _write_calls(self, step: int) -> None:
-        """What a step calls: calls.json, of this session's first one. Loading calls no graph."""
-        calls = {device.name: dict(sorted(device.calls.items())) for device in self.devices}
+        """What a step of `--accum` micro-batches calls, as it is described: calls.json."""
+        calls = {device.name: self.network.step.calls(number) for number, device in enumerate(self.devices)}
         self.folder.write("calls.json", {"step": step, "calls": calls})
 
     def _tidy(self, progress: Progress) -> None:

@@ -38,6 +38,8 @@ def show_findings(findings: Findings, problem: GraphcacheError | None, *, as_jso
     if findings.memory is not None:
         for plan in findings.memory.devices:
             print(f"memory   {_memory_line(plan)}")
+        if len(findings.memory.devices) > 1:
+            print(f"step     layers are dealt to the devices in groups of {findings.memory.group_layers}")
         host, in_all = findings.memory.host_bytes, process_bytes(findings.memory, findings.kind)
         print(f"memory   host: {bytes_text(host)}, and {bytes_text(in_all)} in all in this machine's memory")
     if findings.load is not None:
@@ -70,8 +72,9 @@ def _as_json(findings: Findings) -> dict[str, Any]:
 
 
 def _memory_line(plan: DevicePlan) -> str:
-    parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in vars(plan).items() if name != "device" and size)
-    return f"device {plan.device}: {bytes_text(plan.total_bytes)} ({parts})"
+    parts = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in plan.parts.items() if size)
+    inputs = "; layers' inputs wait on the host" if plan.inputs_on_host else ""
+    return f"device {plan.device}: {bytes_text(plan.total_bytes)} ({parts}){inputs}"
 
 
 def _print_json(value: Any) -> None:

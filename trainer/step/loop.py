@@ -1,4 +1,4 @@
-"""One optimizer step: micro-batches, the check of the loss, and updates that start while backward goes on below.
+"""One optimizer step: the check of each loss, and updates that start while backward goes on below.
 
 The loss of a step is the mean over all its label tokens, whatever micro-batch they are in: their number is known before
 the first one, and every gradient is scaled by it from the start.
@@ -15,7 +15,9 @@ from trainer.data.corpus import Batch
 from trainer.optim.base import Optimizer, UpdateReport
 from trainer.optim.clip import NonFiniteGradientError
 from trainer.step.clock import Clock
-from trainer.step.network import ModelUnit, Network
+from trainer.step.network import Network
+from trainer.step.play import StepPlay
+from trainer.step.schedule import Update
 
 # Batches that an error names before it says how many more there are.
 NAMED = 4
@@ -46,22 +48,18 @@ def run_step(
     label_tokens = sum(batch.label_tokens for batch in batches)
     total = 0.0
 
-    for number, batch in enumerate(batches, 1):
-        last = number == len(batches)
+    def on_loss(number: int, loss: float) -> None:
+        nonlocal total
+        _check_finite(loss, step, batches[number])
+        total += loss
+        if number == len(batches) - 1:
+            optimizer.begin_step(step, lr)
 
-        def on_loss(loss: float, batch: Batch = batch, last: bool = last) -> None:
-            nonlocal total
-            _check_finite(loss, step, batch)
-            total += loss
-            if last:
-                optimizer.begin_step(step, lr)
+    def on_final(update: Update) -> None:
+        with clock.phase("gradients"):
+            optimizer.submit(network.unit_of(update))
 
-        def on_final(unit: ModelUnit, last: bool = last) -> None:
-            if last:
-                with clock.phase("gradients"):
-                    optimizer.submit(unit, unit.take_gradients())
-
-        network.micro_batch(batch, 1.0 / label_tokens, clock, on_loss=on_loss, on_final=on_final)
+    StepPlay(network, batches, scale=1.0 / label_tokens, clock=clock, on_loss=on_loss, on_final=on_final).run()
     with clock.phase("update_wait"):
         try:
             update = optimizer.finish_step()

@@ -1,23 +1,27 @@
-"""What a run keeps on each device and on the host, in bytes, known before anything is loaded."""
+"""What a run keeps on each device and on the host, in bytes, known before anything is loaded. No torch.
+
+It adds up the step's own description (`trainer.step.schedule`), buffer by buffer, so a change of the step changes it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 from graphcache.graph import ITEM_BYTES
 from trainer.catalogs.head import Chunks
-from trainer.config import RunConfig
-from trainer.model.config import ModelConfig
+from trainer.model.head_ops import BIAS, LAST_BIAS
 from trainer.model.parameters import device_weights, parameter_shapes
-from trainer.model.row_gradients import largest_rows
-from trainer.step.placement import Placement
+from trainer.model.row_bounds import largest_rows
+from trainer.model.update_ops import STATE
+from trainer.step.ledger import INPUTS, KINDS, PROGRAMS, STATE_, TABLES, WEIGHTS, DeviceLedger, Ledger
+from trainer.step.schedule import Activation, Arrive, Leave, Step
 
 FLOAT_BYTES = ITEM_BYTES["float32"]
 # AdamW's master weight and two moments.
-STATE_BYTES = 3 * FLOAT_BYTES
+STATE_BYTES = len(STATE) * FLOAT_BYTES
 
 
 @dataclass(frozen=True)
@@ -25,12 +29,13 @@ class DevicePlan:
     """Bytes on one device at the step's fullest moment.
 
     weights:   of its layers, and of the head on the last device
-    tables:    rotary tables, the causal mask, the zeros that accumulators start from
-    inputs:    each layer's input, kept from forward to backward
-    gradients: accumulators that are alive together: of all its layers with several micro-batches, else of one
+    tables:    rotary tables, the causal mask, the zeros that accumulators start from, the head's biases
+    inputs:    each layer's input, kept from forward to backward, and gradients on their way down
+    gradients: accumulators that are alive together: of one group of layers, or of the head
     state:     master weights and moments of resident layers
-    working:   what a layer's or the head's graph calls hold at their fullest, beside what is listed above
+    working:   what a pass or an update holds beside what is listed above
     programs:  of the loaded graphs
+    inputs_on_host: whether layers' inputs wait on the host, for want of room
     """
 
     device: int
@@ -41,122 +46,154 @@ class DevicePlan:
     state: int
     working: int
     programs: int
+    inputs_on_host: bool
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes by kind."""
+        return {kind: getattr(self, kind) for kind in KINDS}
 
     @property
     def total_bytes(self) -> int:
-        return sum(size for name, size in vars(self).items() if name != "device")
+        return sum(self.parts.values())
 
     def as_json(self) -> dict[str, Any]:
         return {**vars(self), "total_bytes": self.total_bytes}
 
 
 @dataclass(frozen=True)
-class MemoryPlan:
-    """`host_bytes`: the optimizer's state of everything that is not resident, the tables of tokens, and gradients of
-    their rows."""
+class HostPlan:
+    """Bytes on the host, devices that are the host itself not counted.
 
+    state:     masters and moments of everything that is not resident
+    tables:    of tokens: embedding and head
+    rows:      gradients of single rows of these
+    inputs:    activations that wait for a device
+    gradients: all of them in the policy's dtype, under `--clip-norm`
+    updates:   new weights that are written, and gradients that wait to be
+    """
+
+    state: int
+    tables: int
+    rows: int
+    inputs: int
+    gradients: int
+    updates: int
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(vars(self).values())
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
     devices: tuple[DevicePlan, ...]
-    host_bytes: int
+    host: HostPlan
+    group_layers: int
+
+    @property
+    def host_bytes(self) -> int:
+        return self.host.total_bytes
 
     def as_json(self) -> dict[str, Any]:
-        return {"devices": [d.as_json() for d in self.devices], "host_bytes": self.host_bytes}
+        return {
+            "devices": [d.as_json() for d in self.devices],
+            "host": vars(self.host),
+            "host_bytes": self.host_bytes,
+            "group_layers": self.group_layers,
+        }
 
 
-def plan_memory(
-    model: ModelConfig, config: RunConfig, placements: Sequence[Placement], program_bytes: int = 0
-) -> MemoryPlan:
-    """The plan of a run whose layers are placed so, and whose graphs take `program_bytes` on each device."""
-    devices = tuple(
-        _device_plan(model, config, placement, placement is placements[-1], program_bytes) for placement in placements
-    )
-    layer = _elements(parameter_shapes(model).values())
-    resident = sum(len(placement.resident) for placement in placements)
+def add_up(step: Step, *, program_bytes: int = 0, workers: int = 1) -> MemoryPlan:
+    """The plan of a step whose graphs take `program_bytes` on each device, and whose updates have so many workers."""
+    devices = tuple(_device_plan(step, device, program_bytes) for device in range(step.placement.devices))
+    return MemoryPlan(devices, _host_plan(step, workers), max(map(len, step.placement.groups)))
+
+
+def _device_plan(step: Step, device: int, program_bytes: int) -> DevicePlan:
+    ledger = Ledger({**_kept(step, device), PROGRAMS: program_bytes})
+    play = DeviceLedger(step, ledger)
+    for stage in step.stages:
+        if stage.device == device:
+            play.do(stage)
+    parts = {kind: ledger.fullest[kind] for kind in KINDS}
+    return DevicePlan(device=device, **parts, inputs_on_host=device in step.placement.on_host)
+
+
+def _kept(step: Step, device: int) -> dict[str, int]:
+    """What is on a device from the first step to the last, by kind."""
+    item = ITEM_BYTES[step.options.dtype]
+    placement, shapes = step.placement, parameter_shapes(step.model)
+    layers, has_head = placement.layers_of(device), device == placement.devices - 1
+    layer = sum(map(math.prod, shapes.values()))
+    matrices = sum(math.prod(shape) for shape in shapes.values() if len(shape) > 1)
+    resident = len(placement.resident_layers() & set(layers))
+    head = sum(chunk.size_bytes for chunk in step.chunks) + step.norm.size_bytes if has_head else 0
+    return {
+        WEIGHTS: layer * item * len(layers) + head,
+        TABLES: _tables(step, has_head),
+        STATE_: matrices * STATE_BYTES * resident,
+    }
+
+
+def _tables(step: Step, has_head: bool) -> int:
+    model, sequence = step.model, step.options.sequence
+    tokens = step.options.micro_batch * sequence
+    vectors = {weight.shape for weight in device_weights(parameter_shapes(model)) if len(weight.shape) == 1}
+    zeros = sum(map(math.prod, vectors)) + (model.hidden if has_head else 0)
+    rotary = 3 * tokens * (model.q_width + 2 * model.kv_width)
+    mask = model.heads // model.kv_heads * sequence**2
+    chunks = Chunks.of(model.vocab)
+    biases = len((BIAS, LAST_BIAS)) * chunks.rows if has_head and chunks.padding else 0
+    return (zeros + rotary + mask) * FLOAT_BYTES + biases * ITEM_BYTES[step.options.dtype]
+
+
+def _host_plan(step: Step, workers: int) -> HostPlan:
+    model, item = step.model, ITEM_BYTES[step.options.dtype]
+    shapes = parameter_shapes(model)
+    layer = sum(map(math.prod, shapes.values()))
+    matrices = sum(math.prod(shape) for shape in shapes.values() if len(shape) > 1)
     table = model.vocab * model.hidden
     tables = table if model.tied else 2 * table
-    offloaded = layer * (model.layers - resident) + model.hidden + tables
-    on_host = offloaded * STATE_BYTES + tables * ITEM_BYTES[config.dtype] + _row_gradients(model, config)
-    return MemoryPlan(devices, on_host)
+    parameters = layer * model.layers + model.hidden + tables
+    resident = matrices * len(step.placement.resident_layers())
+    largest = max(weight.elements for weight in device_weights(shapes))
+    # The table's gradient waits in pieces; one chunk of it is there in both dtypes.
+    table_update = table * item + Chunks.of(model.vocab).rows * model.hidden * FLOAT_BYTES
+    return HostPlan(
+        state=(parameters - resident) * STATE_BYTES,
+        tables=tables * item,
+        rows=_row_gradients(step),
+        inputs=_waiting_inputs(step),
+        gradients=parameters * item if step.clipped else 0,
+        updates=max(table_update, 2 * workers * largest * item),
+    )
 
 
-def _row_gradients(model: ModelConfig, config: RunConfig) -> int:
+def _row_gradients(step: Step) -> int:
     """Rows that tokens add to the tables' gradients in a step: each as an input and as a target."""
-    tokens = config.micro_batch * config.seq
-    added = tokens * config.accum
-    # A tied table gets both.
-    rows = largest_rows(2 * added, tokens, model.vocab) if model.tied else 2 * largest_rows(added, tokens, model.vocab)
+    model, tokens = step.model, step.options.micro_batch * step.options.sequence
+    added = tokens * step.micro_batches
+    if model.tied:
+        # A table gets both, the targets' part of a micro-batch before the inputs' part, which comes much later.
+        rows = added + largest_rows(2 * added, tokens, model.vocab)
+    else:
+        rows = 2 * largest_rows(added, tokens, model.vocab)
     return rows * model.hidden * FLOAT_BYTES
 
 
-def _device_plan(
-    model: ModelConfig, config: RunConfig, placement: Placement, has_head: bool, program_bytes: int
-) -> DevicePlan:
-    item, layers = ITEM_BYTES[config.dtype], len(placement.layers)
-    shapes = parameter_shapes(model)
-    layer = _elements(shapes.values())
-    tokens = config.micro_batch * config.seq
-    head = model.hidden * (_rows(model) + 1) if has_head else 0
-    zeros = _elements({weight.shape for weight in device_weights(shapes) if len(weight.shape) == 1})
-    rotary = 3 * tokens * (model.q_width + 2 * model.kv_width)
-    mask = model.heads // model.kv_heads * config.seq**2
-    gradients, working = max(_moments(model, config, layers, head), key=sum)
-    return DevicePlan(
-        device=placement.device,
-        weights=(layer * layers + head) * item,
-        tables=(zeros + rotary + mask) * FLOAT_BYTES,
-        inputs=layers * tokens * model.hidden * item,
-        gradients=gradients,
-        state=layer * len(placement.resident) * STATE_BYTES,
-        working=working,
-        programs=program_bytes,
-    )
-
-
-def _moments(model: ModelConfig, config: RunConfig, layers: int, head: int) -> Iterator[tuple[int, int]]:
-    """Accumulators and working set, in bytes, at the moments that may be the fullest: in a layer, in the head."""
-    several = config.accum > 1
-    layer = _elements(parameter_shapes(model).values())
-    below = layer * layers if several else 0  # of earlier micro-batches
-    yield ((below or layer) + (head if several or model.tied else 0)) * FLOAT_BYTES, _layer_working(model, config)
-    if head:
-        yield (below + head) * FLOAT_BYTES, _head_working(model, config)
-
-
-def _layer_working(model: ModelConfig, config: RunConfig) -> int:
-    """Backward of a layer: recomputed activations (attention has three of the size of its probabilities at once), a
-    weight's gradient and its new accumulator.
-
-    Or its resident update, which holds the gradients in both dtypes and a tile's new state.
-    """
-    tokens, item = config.micro_batch * config.seq, ITEM_BYTES[config.dtype]
-    shapes = parameter_shapes(model)
-    largest = max(weight.elements for weight in device_weights(shapes))
-    probabilities = config.micro_batch * model.heads * config.seq**2
-    attention = tokens * (5 * model.hidden + 4 * model.q_width + 4 * model.kv_width) + 3 * probabilities
-    mlp = attention + tokens * (3 * model.hidden + 6 * model.intermediate)
-    tile = min(config.catalog_options.tile_elements, max(math.prod(shape) for shape in shapes.values()))
-    update = _elements(shapes.values()) * 2 * item + tile * (STATE_BYTES + item) if config.resident_layers else 0
-    # A first micro-batch's gradient is its accumulator.
-    adding = 2 * largest * FLOAT_BYTES if config.accum > 1 else 0
-    return max(mlp * item + adding, update)
-
-
-def _head_working(model: ModelConfig, config: RunConfig) -> int:
-    """All logits, a chunk's gradient of them, the hidden state and its gradients, a chunk's gradient."""
-    tokens, item = config.micro_batch * config.seq, ITEM_BYTES[config.dtype]
-    hidden = tokens * model.hidden * (3 * item + 2 * FLOAT_BYTES)
-    logits = tokens * (_rows(model) + Chunks.of(model.vocab).rows) * item
-    return logits + hidden + 2 * _chunk(model) * FLOAT_BYTES + tokens * 4 * FLOAT_BYTES
-
-
-def _rows(model: ModelConfig) -> int:
-    """Rows of the head's chunks, padding included."""
-    return model.vocab + Chunks.of(model.vocab).padding
-
-
-def _chunk(model: ModelConfig) -> int:
-    """Elements of the head's table in one chunk."""
-    return Chunks.of(model.vocab).rows * model.hidden
-
-
-def _elements(shapes: Iterable[tuple[int, ...]]) -> int:
-    return sum(math.prod(shape) for shape in shapes)
+def _waiting_inputs(step: Step) -> int:
+    """Activations on the host at most, if each stage is done before the next begins: in turns there are no fewer."""
+    ledger, size = Ledger({}), step.activation.size_bytes
+    on_host: Counter[Activation] = Counter()
+    for stage in step.stages:
+        for work in stage.work:
+            # Embedded tokens are looked up again, and their gradients added up.
+            if not isinstance(work, Arrive | Leave) or work.what in (Activation(0), Activation(0, gradient=True)):
+                continue
+            if isinstance(work, Leave) or work.keeps:
+                on_host[work.what] = step.micro_batches
+            else:
+                on_host.pop(work.what, None)
+            ledger.add(INPUTS, on_host.total() * size - ledger.held[INPUTS])
+    return ledger.fullest[INPUTS]

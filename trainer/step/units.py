@@ -7,7 +7,6 @@ on the last device. Each unit collects its own gradients over the micro-batches 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from trainer.checkpoint.pretrained import EMBEDDING, HEAD, NORM, layer_prefix
 from trainer.host.pages import empty
 from trainer.model.head import HeadGrads, HeadRunner, HeadWeights
 from trainer.model.layer import LayerRunner, Tables
-from trainer.model.row_gradients import RowGradients
+from trainer.model.row_gradients import RowGradients, TiedRows
 from trainer.model.tiles import TileRunner
 from trainer.optim.base import Parameter, Piece
 from trainer.step.fused_weights import Assembly
@@ -54,15 +53,12 @@ class LayerUnit:
         dx, self._gradients = self._runner.backward(self._weights, x, dy, self._gradients, self._tables)
         return dx
 
-    def take_gradients(self) -> dict[str, Buffer]:
-        taken, self._gradients = self._gradients, {}
-        return taken
-
     def drop_weights(self) -> None:
         self.backend.free(*self._weights.values())
         self._weights = {}
 
-    def pieces(self, gradients: dict[str, Buffer]) -> Iterator[tuple[str, Piece]]:
+    def pieces(self) -> Iterator[tuple[str, Piece]]:
+        gradients, self._gradients = self._gradients, {}
         for weight in self._runner.weights:
             total = gradients.pop(weight.name)
             if len(weight.shape) > 1:
@@ -93,15 +89,18 @@ class LayerUnit:
             self.backend.free(old)
 
 
-@dataclass
 class HeadPlace:
-    """What norm and table share: the head's runner, its weights on the last device, its gradients."""
+    """What norm and table share: the head's runner, its weights on the last device, its gradients.
 
-    runner: HeadRunner
-    norm: Buffer | None = None
-    chunks: tuple[Buffer, ...] = ()
-    table: Tensor | None = None  # [V, H] policy
-    gradients: HeadGrads = field(default_factory=HeadGrads)
+    table: [V, H] policy, on the host
+    """
+
+    def __init__(self, runner: HeadRunner) -> None:
+        self.runner = runner
+        self.norm: Buffer | None = None
+        self.chunks: tuple[Buffer, ...] = ()
+        self.table: Tensor | None = None
+        self.gradients = self._no_gradients()
 
     def loss_and_backward(self, x: Buffer, labels: Tensor, scale: float) -> tuple[float, Buffer]:
         """The loss summed over the labels [T] that count, and the gradient of `scale` times it by x [T, H]."""
@@ -109,6 +108,15 @@ class HeadPlace:
         assert self.table is not None
         weights = HeadWeights(self.norm, self.chunks, self.table)
         return self.runner.loss_and_backward(weights, x, labels, self.gradients, scale)
+
+    def take_table(self) -> HeadGrads:
+        """The gradients without the norm's."""
+        taken, self.gradients = self.gradients, self._no_gradients()
+        self.gradients.norm, taken.norm = taken.norm, None
+        return taken
+
+    def _no_gradients(self) -> HeadGrads:
+        return HeadGrads(rows=TiedRows() if self.runner.config.tied else RowGradients())
 
 
 class NormUnit:
@@ -124,18 +132,15 @@ class NormUnit:
         self._dtype: torch.dtype = getattr(torch, place.runner.options.dtype)
         self._new = torch.empty(place.runner.config.hidden, dtype=self._dtype)
 
-    def take_gradients(self) -> Buffer:
-        taken, self._place.gradients.norm = self._place.gradients.norm, None
-        assert taken is not None
-        return taken
-
     def drop_weights(self) -> None:
         assert self._place.norm is not None
         self.backend.free(self._place.norm)
         self._place.norm = None
 
-    def pieces(self, gradients: Buffer) -> Iterator[tuple[str, Piece]]:
-        yield NORM, self.backend.take(gradients).to(self._dtype)
+    def pieces(self) -> Iterator[tuple[str, Piece]]:
+        gradient, self._place.gradients.norm = self._place.gradients.norm, None
+        assert gradient is not None
+        yield NORM, self.backend.take(gradient).to(self._dtype)
 
     def place(self, name: str) -> Tensor:
         return self._new
@@ -166,20 +171,16 @@ class HeadUnit:
 
     def add_rows(self, tokens: Tensor, gradients: Tensor) -> None:
         """The embedding's part of a tied table's gradient: tokens [T] int64, gradients [T, H] float32."""
-        self._place.gradients.rows.add(tokens, gradients)
-
-    def take_gradients(self) -> HeadGrads:
-        place = self._place
-        taken = HeadGrads(None, place.gradients.chunks, place.gradients.rows)
-        place.gradients = HeadGrads(place.gradients.norm)
-        return taken
+        rows = self._place.gradients.rows
+        assert isinstance(rows, TiedRows)
+        rows.add_second(tokens, gradients)
 
     def drop_weights(self) -> None:
         self.backend.free(*self._place.chunks)
         self._place.chunks = ()
 
-    def pieces(self, gradients: HeadGrads) -> Iterator[tuple[str, Piece]]:
-        for piece in self._place.runner.table_grad(gradients):
+    def pieces(self) -> Iterator[tuple[str, Piece]]:
+        for piece in self._place.runner.table_grad(self._place.take_table()):
             yield self._weight, piece
 
     def place(self, name: str) -> Tensor:
@@ -214,14 +215,11 @@ class EmbeddingUnit:
         """tokens [T] int64 and their gradients [T, H] float32"""
         self._rows.add(tokens, gradients)
 
-    def take_gradients(self) -> RowGradients:
-        taken, self._rows = self._rows, RowGradients()
-        return taken
-
     def drop_weights(self) -> None:
         """Nothing: no device has a copy."""
 
-    def pieces(self, gradients: RowGradients) -> Iterator[tuple[str, Piece]]:
+    def pieces(self) -> Iterator[tuple[str, Piece]]:
+        gradients, self._rows = self._rows, RowGradients()
         vocab, hidden = self.parameters[0].shape
         for begin in range(0, vocab, TABLE_ROWS):
             end = min(begin + TABLE_ROWS, vocab)

@@ -17,6 +17,7 @@ class FakeBackend:
 
     name = "fake"
     pool_bytes = None
+    runs_beside_others = False
 
     def __init__(self) -> None:
         self.live: set[int] = set()

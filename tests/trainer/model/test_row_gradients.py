@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.model import row_gradients
-from trainer.model.row_gradients import RowGradients, largest_rows
+from trainer.model.row_bounds import largest_rows
+from trainer.model.row_gradients import RowGradients
 
 TABLE, COLUMNS = 7, 3
 ROWS = st.lists(st.lists(st.integers(0, TABLE - 1), max_size=9), min_size=1, max_size=12)

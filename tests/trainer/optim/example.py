@@ -37,6 +37,7 @@ class FakeUnit:
         self.weights: dict[str, Tensor] = {}
         self.placed: dict[str, Tensor] = {}
         self.log: list[str] = []
+        self.gradients: Mapping[str, Tensor] = {}
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._device_weights = {weight.name: weight for weight in device_weights(SHAPES)}
         options = CatalogOptions(tile_elements=TILE_ELEMENTS, dtype=dtype)
@@ -46,10 +47,10 @@ class FakeUnit:
     def drop_weights(self) -> None:
         self.log.append("drop")
 
-    def pieces(self, gradients: Mapping[str, Tensor]) -> Iterator[tuple[str, Piece]]:
+    def pieces(self) -> Iterator[tuple[str, Piece]]:
         for parameter in self.parameters:
             self.log.append(f"pieces of {parameter.name}")
-            total = gradients[parameter.name]
+            total = self.gradients[parameter.name]
             if parameter.decays:
                 weight = self._device_weights[parameter.name]
                 yield from self._tiles.cut(weight, self.backend.upload(total, parameter.name))
@@ -99,11 +100,17 @@ def gradients_of(step: int, number: int) -> dict[str, Tensor]:
     return random_tensors(1000 * step + number, 0.01)
 
 
+def submit(optimizer: AdamW, unit: FakeUnit, gradients: Mapping[str, Tensor]) -> None:
+    """The update of a unit whose gradients are these."""
+    unit.gradients = gradients
+    optimizer.submit(unit)
+
+
 def run_steps(optimizer: AdamW, units: Sequence[FakeUnit], steps: int, lr: float = 1e-2) -> None:
     for step in range(1, steps + 1):
         optimizer.begin_step(step, lr)
         for number, unit in enumerate(units):
-            optimizer.submit(unit, gradients_of(step, number))
+            submit(optimizer, unit, gradients_of(step, number))
         optimizer.finish_step()
 
 

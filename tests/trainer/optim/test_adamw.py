@@ -20,6 +20,7 @@ from tests.trainer.optim.example import (
     open_adamw,
     random_tensors,
     run_steps,
+    submit,
     values,
 )
 from trainer.config import RunConfig
@@ -72,7 +73,7 @@ def test_against_torch(resident: bool, clip_norm: float | None) -> None:
             torch.nn.utils.clip_grad_norm_(theirs.values(), clip_norm)
         torch_adamw.step()
         optimizer.begin_step(step, lr)
-        optimizer.submit(unit, gradients)
+        submit(optimizer, unit, gradients)
         optimizer.finish_step()
     for name, state in optimizer.state(unit).items():
         torch.testing.assert_close(state.master.view(SHAPES[name]), theirs[name].detach(), rtol=0, atol=2e-6)
@@ -114,7 +115,7 @@ def test_decay_on_matrices_alone(resident: bool) -> None:
     unit = FakeUnit("layers.0", CpuBackend(), "float32", resident=resident)
     optimizer = open_adamw([unit], dtype="float32")
     optimizer.begin_step(1, 0.5)
-    optimizer.submit(unit, {name: torch.zeros(shape) for name, shape in SHAPES.items()})
+    submit(optimizer, unit, {name: torch.zeros(shape) for name, shape in SHAPES.items()})
     optimizer.finish_step()
     for name, before in fresh_states(0).items():
         kept = 1 - 0.5 * SETTINGS.weight_decay if len(SHAPES[name]) > 1 else 1.0
@@ -134,7 +135,7 @@ def test_bias_correction_is_the_same_for_every_unit_of_a_step() -> None:
     for step in (1, 255, 256, 257, 1000):
         optimizer.begin_step(step, 1e-2)
         for unit in units:
-            optimizer.submit(unit, gradients_of(step, 0))
+            submit(optimizer, unit, gradients_of(step, 0))
         optimizer.finish_step()
         first, *others = [values(optimizer, [unit]) for unit in units]
         assert all(same(first, other) for other in others)
@@ -237,7 +238,7 @@ def test_clipping_holds_updates_back_until_the_norm_is_known(resident: bool) -> 
     optimizer = open_adamw(units, dtype="float32", clip_norm=0.01)
     optimizer.begin_step(1, 1e-2)
     for number, unit in enumerate(units):
-        optimizer.submit(unit, gradients_of(1, number))
+        submit(optimizer, unit, gradients_of(1, number))
     optimizer._workers.wait()
     assert all(unit.weights == {} for unit in units)
     report = optimizer.finish_step()
@@ -269,7 +270,7 @@ def test_gradients_that_are_not_finite_change_nothing() -> None:
     gradients = random_tensors(1)
     gradients["odd.weight"][3, 3] = math.nan
     optimizer.begin_step(1, 1e-2)
-    optimizer.submit(unit, gradients)
+    submit(optimizer, unit, gradients)
     with pytest.raises(NonFiniteGradientError):
         optimizer.finish_step()
     assert same(before, values(optimizer, [unit]))
@@ -288,7 +289,7 @@ def test_updates_run_while_the_main_thread_goes_on(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(unit, "install", install)
     optimizer.begin_step(1, 1e-2)
-    optimizer.submit(unit, gradients_of(1, 0))
+    submit(optimizer, unit, gradients_of(1, 0))
     assert installed.wait(10)
     report = optimizer.finish_step()
     assert report.busy_secs > 0

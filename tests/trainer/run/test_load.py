@@ -12,7 +12,7 @@ from trainer.checkpoint.pretrained import InputCheckpoint, expected_shapes
 from trainer.device.cpu import CpuBackend
 from trainer.optim.adamw import open_optimizer
 from trainer.run.load import build_network, initial_state, load_weights
-from trainer.step.placement import place
+from trainer.step.choose import choose_step
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
@@ -34,7 +34,8 @@ def test_every_tensor_is_read_once_and_let_go_before_the_next_unit(kind, data, t
     monkeypatch.setattr(InputCheckpoint, "read", recorded)
     config = settings(folder, data, tmp_path / "run", dtype="bfloat16")
     device, optimizer = CpuBackend(), open_optimizer(config)
-    network = build_network(checkpoint, config, place(checkpoint.config.layers, 1, 0), [device])
+    step, _ = choose_step(checkpoint.config, config, 1, micro_batches=2, pool_bytes=None)
+    network = build_network(step, [device])
     load_weights(network, optimizer, initial_state(checkpoint))
     optimizer.close()
     assert sorted(names) == sorted(expected_shapes(checkpoint.config))

@@ -1,0 +1,59 @@
+"""Whatever the groups, the devices and where inputs wait: the bits of one micro-batch after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.tiny import LLAMA, QWEN2, write_checkpoint
+from tests.trainer.runs import losses, settings, train, write_data
+from tests.trainer.step import micro_batch_order
+from trainer.checkpoint.folder import newest
+from trainer.preflight import preflight
+from trainer.step.memory import add_up
+from trainer.step.placement import Placement, placements
+from trainer.step.play import StepPlay
+from trainer.step.schedule import describe_step
+
+LAYERS = 5
+PLACEMENTS = [
+    *placements(LAYERS, 1, 0),
+    *(replace(p, on_host=frozenset({0})) for p in placements(LAYERS, 1, 2)),
+    *placements(LAYERS, 2, 1),
+    *(replace(p, on_host=frozenset({1})) for p in placements(LAYERS, 2, 0)),
+    *placements(LAYERS, 5, 1),
+]
+
+
+def named(placed: Placement) -> str:
+    return f"{placed.devices} devices, {len(placed.groups)} groups, {sorted(placed.on_host)} on the host"
+
+
+@pytest.fixture(scope="module", params=[(LLAMA, 1), (LLAMA, 4), (QWEN2, 3)], ids=["untied-1", "untied-4", "tied-3"])
+def reference(request, tmp_path_factory):
+    """A pass over the data in the old order; its last step has fewer micro-batches. And its settings."""
+    json, accum = request.param
+    folder = tmp_path_factory.mktemp("reference")
+    model = write_checkpoint(folder / "model", json | {"num_hidden_layers": LAYERS})
+    data = write_data(folder / "data.jsonl", documents=7)
+    config = settings(model, data, folder / "run", steps=None, accum=accum, dtype="bfloat16", clip_norm=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StepPlay, "run", micro_batch_order.run)
+        return config, train(config)
+
+
+@pytest.mark.parametrize("placed", PLACEMENTS, ids=named)
+def test_a_pass_over_the_data_is_the_same_in_any_order(reference, placed, tmp_path, monkeypatch):
+    config, expected = reference
+
+    def chosen(model, run, devices, *, micro_batches, **_):
+        step = describe_step(model, run.catalog_options, placed, micro_batches=micro_batches)
+        return step, add_up(step)
+
+    monkeypatch.setattr(preflight, "choose_step", chosen)
+    name = f"cpu:{placed.devices}" if placed.devices > 1 else "cpu"
+    again = replace(config, out=tmp_path / "run", backend=name, resident_layers=placed.resident)
+    assert losses(train(again)) == losses(expected)
+    one, other = (newest(out / "checkpoints") for out in (config.out, again.out))
+    assert one.files == other.files
