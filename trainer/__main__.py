@@ -85,6 +85,11 @@ def _run_options(function: F) -> F:
         click.option("--fusion", type=int, default=default.fusion, help="PEs that the graphs are compiled for."),
         click.option("--eager-layers", is_flag=True, help="Emulator: only the optimizer's graphs are from the cache."),
         click.option("--pool-gib", type=float, help="Emulator: the card's memory. Default: 47.5."),
+        click.option(
+            "--emulated-time", type=float, help="Emulator: calls take their estimated device time, times this."
+        ),
+        click.option("--emulated-link", type=float, default=default.emulated_link, help="With it: GB/s of copies."),
+        click.option("--no-arithmetic", is_flag=True, help="With it: nothing is computed, every result is 1."),
         click.option("--wait-for-load", type=float, metavar="LOAD", help="Begin when the host's load is this or less."),
         click.option(
             "--wait", "wait_secs", callback=_wait, default="1h", help="Longest wait for that load: 90s, 30m, 1h."

@@ -24,7 +24,8 @@ LARGEST_POOL_GIB = 2.0**20
 # What may differ between a run and its continuation: where things are, and what changes no arithmetic.
 FREE_ON_RESUME = frozenset(
     {"model", "data", "out", "backend", "steps", "resident_layers", "update_workers", "save_every", "keep", "resume",
-     "cache", "remote", "trust", "fusion", "eager_layers", "pool_gib", "tensorboard", "ignore_fields",
+     "cache", "remote", "trust", "fusion", "eager_layers", "pool_gib", "emulated_time", "emulated_link",
+     "tensorboard", "ignore_fields",
      "wait_for_load", "wait_secs"}
 )  # fmt: skip
 
@@ -54,6 +55,10 @@ class RunConfig:
     wait_secs:       longest wait for that load, then the run is refused
     tensorboard:     folder of TensorBoard's event files; None: none are written
     pool_gib:        emulator only: the card's memory, in GiB; None: as large as a real card's
+    emulated_time:   emulator only: a call takes the compiler's estimate of its device time, times this; None: what the
+                     host takes
+    emulated_link:   with emulated_time: GB/s of copies to and from a card
+    no_arithmetic:   with emulated_time: nothing is computed on the card, every result is 1
     ignore_fields:   of the data: names of fields of records that are not read, joined by commas
     """
 
@@ -86,6 +91,9 @@ class RunConfig:
     fusion: int = 8
     eager_layers: bool = False
     pool_gib: float | None = None
+    emulated_time: float | None = None
+    emulated_link: float = 20.0
+    no_arithmetic: bool = False
     ignore_fields: str = ""
     tensorboard: Path | None = None
     wait_for_load: float | None = None
@@ -121,9 +129,20 @@ class RunConfig:
             yield f"--lr {self.lr} times --weight-decay {self.weight_decay} would take whole weights away"
         if self.pool_gib is not None:
             yield from self._range("pool_gib", 0.0, LARGEST_POOL_GIB, open_low=True)
-        for name in ("eager_layers", "pool_gib"):
+        yield from self._emulated_faults()
+        for name in ("eager_layers", "pool_gib", "emulated_time", "no_arithmetic"):
             if getattr(self, name) and not self.backend.startswith("emulator"):
                 yield f"{_flag(name)} is for the emulator, and --backend is {self.backend!r}"
+
+    def _emulated_faults(self) -> Iterator[str]:
+        yield from self._range("emulated_link", 0.0, math.inf, open_low=True, open_high=True)
+        if self.emulated_time is None:
+            if self.no_arithmetic:
+                yield "--no-arithmetic needs --emulated-time: nothing would take any time"
+            return
+        yield from self._range("emulated_time", 0.0, math.inf, open_low=True, open_high=True)
+        if self.eager_layers:
+            yield "--emulated-time takes each graph's estimate from its artifact, and --eager-layers uses none"
 
     def _whole(self, name: str, low: int, high: float) -> Iterator[str]:
         value = getattr(self, name)

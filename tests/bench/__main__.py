@@ -6,7 +6,10 @@ import importlib
 import sys
 
 # Each module has `measure() -> list[Result]`; the longest come last.
-NAMES = ("start_up", "artifact_load", "row_forms", "host_adamw", "update_wait", "training_step", "build_adamw")
+NAMES = (
+    *("start_up", "artifact_load", "row_forms", "host_adamw", "pipeline", "update_wait", "accumulation"),
+    *("training_step", "build_adamw"),
+)
 
 
 def main(names: list[str]) -> int:

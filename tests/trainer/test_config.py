@@ -100,3 +100,18 @@ def test_every_fault_is_named_at_once():
     with pytest.raises(ConfigError) as found:
         RunConfig(**BASE, lr=-1, accum=0, keep=0, fusion=16)
     assert all(flag in str(found.value) for flag in ("--lr is -1", "--accum is 0", "--keep is 0", "--fusion is 16"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"emulated_time": 0.0}, "--emulated-time is 0.0, and must be above 0.0"),
+        ({"emulated_time": 1.0, "emulated_link": -1.0}, "--emulated-link is -1.0"),
+        ({"emulated_time": 1.0, "eager_layers": True}, "from its artifact, and --eager-layers uses none"),
+        ({"no_arithmetic": True}, "--no-arithmetic needs --emulated-time"),
+        ({"emulated_time": 1.0, "backend": "cpu"}, "--emulated-time is for the emulator"),
+    ],
+)
+def test_emulated_times_are_for_the_emulator_and_need_estimates(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        RunConfig(**BASE, **{"backend": "emulator", **settings})

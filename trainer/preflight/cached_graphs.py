@@ -52,6 +52,11 @@ class CachedGraphs:
             raise MissingGraphsError(f"{graph.name} is not among the run's graphs", hint=self.build_command)
         return self.store.open(entry)
 
+    def estimate_ns(self, graph: Graph) -> int | None:
+        """The compiler's estimate of a call's device time; None where it gave none."""
+        entry = next((item.entry for item in self.items if item.graph == graph), None)
+        return None if entry is None else entry.facts.estimate_ns
+
     def as_json(self) -> list[dict[str, Any]]:
         """Name, program, key and artifact digest of every graph, for RUN/environment.json."""
         return [

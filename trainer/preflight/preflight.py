@@ -14,6 +14,7 @@ from typing import TypeVar
 from graphcache.artifact import Artifact
 from graphcache.device.base import DeviceBackend
 from graphcache.device.card import POOL_BYTES
+from graphcache.device.emulated_time import EmulatedTime
 from graphcache.device.select import Choice, choose, open_devices, parse
 from graphcache.errors import GraphcacheError, MissingGraphsError
 from graphcache.graph import ITEM_BYTES, Graph
@@ -90,8 +91,23 @@ class Ready:
             fusion=self.config.fusion,
             pool_bytes=pool_bytes(self.config),
             eager_catalogs=MODEL_CATALOGS if self.config.eager_layers else (),
+            timing=self.timing,
             cpu=CpuBackend,
         )
+
+    @property
+    def timing(self) -> EmulatedTime | None:
+        """What calls and copies of emulated cards take; None: what the host takes."""
+        config = self.config
+        if config.emulated_time is None:
+            return None
+        return EmulatedTime(
+            self._estimate_ns, config.emulated_time, config.emulated_link * 1e9, arithmetic=not config.no_arithmetic
+        )
+
+    def _estimate_ns(self, graph: Graph) -> int | None:
+        assert self.graphs is not None
+        return self.graphs.estimate_ns(graph)
 
     def _artifact(self, graph: Graph) -> Artifact:
         assert self.graphs is not None

@@ -100,6 +100,7 @@ class Progress:
                 f"{record['step_secs']:.2f} s/step",
                 f"update wait {record['update_wait_secs']:.2f} s",
                 f"left {_duration(left_secs)}",
+                *(["times are emulated"] if "emulated_times" in record else []),
             )
         )
         if self._live:
@@ -143,4 +144,5 @@ def summary(config: RunConfig, records: Sequence[Mapping[str, Any]], checkpoint:
         "median_step_secs": statistics.median(secs) if secs else None,
         "slowest_step_secs": max(secs, default=None),
         "tokens": sum(r["tokens"] for r in records),
+        **({"times": "emulated"} if any("emulated_times" in r for r in records) else {}),
     }

@@ -55,6 +55,8 @@ def run(config: RunConfig) -> dict[str, Any]:
 
 def _start_lines(ready: Ready) -> list[str]:
     devices = [f"device   {line}" for line in ready.choice.lines()]
+    if ready.timing is not None:
+        devices.append(f"device   {ready.timing}")
     return [*devices, *data_lines(ready.corpus.facts, ready.config.seq), steps_line(ready.steps, ready.saved)]
 
 

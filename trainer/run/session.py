@@ -84,6 +84,8 @@ class Session:
                 self._save_before_error(step - 1)
             raise
         record = step_record(step, lr, result, self.devices)
+        if self.config.emulated_time is not None:
+            record["emulated_times"] = True
         self.folder.append_step(record)
         give_back_free_memory()
         return record

@@ -32,6 +32,8 @@ def show_findings(findings: Findings, problem: GraphcacheError | None, *, as_jso
         return
     for line in [] if findings.choice is None else findings.choice.lines():
         print(f"device   {line}")
+    if findings.config.emulated_time is not None:
+        print("device   times will be emulated")
     if findings.graphs is not None:
         ready = sum(item.entry is not None for item in findings.graphs.items)
         print(f"graphs   {ready} of {len(findings.graphs.items)} are in the cache at {findings.graphs.store.root}")

@@ -174,7 +174,9 @@ class Arrivals:
     def __enter__(self) -> Arrivals:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._play.host.abandon()  # or the thread might wait for what never comes
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
 

@@ -35,6 +35,7 @@ class LayerUnit:
         self.name = self.prefix.rstrip(".")
         self.parameters = tuple(Parameter(name, shape) for name, shape in runner.shapes.items())
         self.backend = runner.backend
+        self.weights = runner.weights
         self._runner = runner
         self._tables = tables
         self._tiles = tiles
@@ -59,7 +60,7 @@ class LayerUnit:
 
     def pieces(self) -> Iterator[tuple[str, Piece]]:
         gradients, self._gradients = self._gradients, {}
-        for weight in self._runner.weights:
+        for weight in self.weights:
             total = gradients.pop(weight.name)
             if len(weight.shape) > 1:
                 yield from self._tiles.cut(weight, total)
@@ -75,14 +76,15 @@ class LayerUnit:
         complete = self._assembly.written(name)
         if complete is not None:
             of, rows = complete
-            self._replace(of.name, self.backend.upload(rows.view(of.shape), self.prefix + of.name, lent=True))
+            self.replace(of.name, self.backend.upload(rows.view(of.shape), self.prefix + of.name, lent=True))
 
     def install_tiles(self, name: str, tiles: Sequence[Buffer]) -> None:
         complete = self._assembly.add_tiles(name, tiles)
         if complete is not None:
-            self._replace(complete[0].name, self._tiles.join(*complete))
+            self.replace(complete[0].name, self._tiles.join(*complete))
 
-    def _replace(self, name: str, buffer: Buffer) -> None:
+    def replace(self, name: str, buffer: Buffer) -> None:
+        """Make `buffer` the weight of that name, in place of what there was."""
         old = self._weights.get(name)
         self._weights[name] = buffer
         if old is not None:

@@ -9,12 +9,10 @@ import pytest
 from tests.support.tiny import LLAMA, QWEN2, write_checkpoint
 from tests.trainer.runs import losses, settings, train, write_data
 from tests.trainer.step import micro_batch_order
+from tests.trainer.step.placed import place
 from trainer.checkpoint.folder import newest
-from trainer.preflight import preflight
-from trainer.step.memory import add_up
 from trainer.step.placement import Placement, placements
 from trainer.step.play import StepPlay
-from trainer.step.schedule import describe_step
 
 LAYERS = 5
 PLACEMENTS = [
@@ -47,11 +45,7 @@ def reference(request, tmp_path_factory):
 def test_a_pass_over_the_data_is_the_same_in_any_order(reference, placed, tmp_path, monkeypatch):
     config, expected = reference
 
-    def chosen(model, run, devices, *, micro_batches, **_):
-        step = describe_step(model, run.catalog_options, placed, micro_batches=micro_batches)
-        return step, add_up(step)
-
-    monkeypatch.setattr(preflight, "choose_step", chosen)
+    place(monkeypatch, placed)
     name = f"cpu:{placed.devices}" if placed.devices > 1 else "cpu"
     again = replace(config, out=tmp_path / "run", backend=name, resident_layers=placed.resident)
     assert losses(train(again)) == losses(expected)
