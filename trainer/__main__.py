@@ -123,6 +123,42 @@ def run_command(as_json: bool, betas: tuple[float, float], **settings: Any) -> N
     show_summary(run(config), as_json=as_json)
 
 
+@group.command("data")
+@click.option("--model", type=click.Path(path_type=Path), required=True, help="Checkpoint folder, for its tokenizer.")
+@click.option("--data", type=click.Path(path_type=Path), required=True, help="Text, or records (JSONL, JSON, Parquet).")
+@click.option(
+    "--ignore-fields", metavar="A,B", default="", show_default=False, help="Fields of records not to be read."
+)
+@click.option("--seq", type=int, default=RunConfig(Path(), Path(), Path()).seq, help="Tokens in a sequence.")
+@click.option("--show", type=int, default=3, help="How many documents are printed.")
+@click.option("--cache", metavar="DIR", help="Where tokens are kept: as for `run`.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def data_command(as_json: bool, show: int, **settings: Any) -> None:
+    """Print documents as they are trained: what counts in colour (in [[ ]] where there is none), where they are cut,
+    what is left out and why. Look at it before a run.
+
+    \b
+    python -m trainer data --model DIR --data FILE
+    python -m trainer data --model DIR --data FILE --show 20 | less
+    """
+    if show < 0:
+        raise ConfigError(f"--show is {show}, and must be 0 or more")
+    config = RunConfig(out=Path(), **settings)  # checks the settings
+    from trainer.data.errors import DataError
+    from trainer.data.look import look
+    from trainer.record.say import say
+    from trainer.run.show_data import show_look
+
+    for path, name in ((config.model, "model"), (config.data, "data")):
+        if not path.exists():
+            raise DataError(f"--{name} {path}: there is no such file or folder")
+    folder = config.model if config.model.is_dir() else config.model.parent
+    found = look(
+        config.data, folder, seq=config.seq, show=show, ignored=config.ignored_fields, cache=config.cache, say=say
+    )
+    show_look(found, config.seq, as_json=as_json)
+
+
 @group.command("check")
 @_run_options
 def check_command(as_json: bool, betas: tuple[float, float], **settings: Any) -> int:

@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
 from trainer.config import RunConfig
-from trainer.data.corpus import IGNORED, Batch, Corpus, read_corpus
-from trainer.data.tokenize import read_tokenizer
+from trainer.data.corpus import IGNORED, Batch, Corpus
+from trainer.data.kept_tokens import tokens_of
 from trainer.run.run import run
 
 SEQ = 32
@@ -52,7 +52,7 @@ def losses(found: Sequence[dict[str, Any]]) -> list[float]:
 
 
 def corpus_of(config: RunConfig) -> Corpus:
-    return read_corpus(config.data, config.seq, read_tokenizer(config.model))
+    return Corpus(tokens_of(config.data, config.model, (), None, print), config.seq)
 
 
 def batches_of(config: RunConfig, corpus: Corpus, step: int) -> list[Batch]:

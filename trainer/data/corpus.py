@@ -9,22 +9,20 @@ Which sequences a step gets is a pure function of the seed and the step: resumin
 
 from __future__ import annotations
 
-import hashlib
 import math
-import stat
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from trainer.data.chat import TEMPLATE_DATE
 from trainer.data.errors import DataError
-from trainer.data.tokenize import ModelTokenizer, Tokens
+from trainer.data.token_file import TokenFile
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_BLOCK_TOKENS = 1 << 24
+_BLOCK_DOCUMENTS = 1 << 16
 IGNORED = -100  # the label of a token that does not count, as in `transformers`
 
 
@@ -72,50 +70,55 @@ class DataFacts:
 
 
 class Corpus:
-    """The packed data of one run."""
+    """The packed data of one run. Tokens stay on disk: of each sequence only a number is kept."""
 
-    def __init__(self, documents: Iterable[Tokens], seq: int) -> None:
+    def __init__(self, tokens: TokenFile, seq: int) -> None:
         """Raises DataError when there is no token to learn from."""
-        kept, empty = _split_empty(documents)
-        self._seq = seq
-        self._ids = _joined([d.ids for d in kept], np.int32)
-        self._counts = _joined([d.counts for d in kept], bool)
-        self._starts = np.cumsum([0] + [len(d.ids) for d in kept])[:-1]
-        self._lines = [d.line for d in kept]
+        facts = tokens.facts
+        self._tokens, self._seq = tokens, seq
         self._ordered: tuple[tuple[int, int], np.ndarray] | None = None  # one pass's order, by seed and epoch
-        labels = self._labels_per_sequence()
+        labels = labels_per_sequence(tokens, seq)
         # Positions of the sequences that teach something.
         self._sequences = np.flatnonzero(labels)
         if not len(self._sequences):
             raise DataError(
-                f"no token counts in the loss: {len(kept)} documents, {empty} empty ones, {len(self._ids)} tokens",
+                f"no token counts in the loss: {facts['documents']} documents, {facts['empty_documents']} empty ones,"
+                f" {facts['tokens']} tokens",
                 hint="a document needs two tokens; of a chat the assistant's count, of a prompt its completion",
             )
         self.facts = DataFacts(
-            digest=_digest(self._ids, self._counts),
-            documents=len(kept),
-            empty_documents=empty,
-            tokens=len(self._ids),
+            digest=facts["digest"],
+            documents=facts["documents"],
+            empty_documents=facts["empty_documents"],
+            tokens=facts["tokens"],
             label_tokens=int(labels.sum()),
             sequences=len(self._sequences),
             sequences_without_labels=int((labels == 0).sum()),
+            template_date=facts["template_date"],
+            never_stops=facts["never_stops"],
         )
-
-    def _labels_per_sequence(self) -> np.ndarray:
-        # Sequence k predicts the tokens k * seq + 1 to (k + 1) * seq.
-        predicted = self._counts[1:]
-        if not len(predicted):
-            return np.zeros(0, dtype=np.int64)
-        return np.add.reduceat(predicted, np.arange(0, len(predicted), self._seq), dtype=np.int64)
 
     def check_vocabulary(self, vocabulary: int) -> None:
         """That every token has a row in the embedding. Raises DataError."""
-        largest = int(self._ids.max())
+        largest = self._tokens.facts["largest_id"]
         if largest >= vocabulary:
             raise DataError(
                 f"the tokenizer gives token {largest} and the model has {vocabulary} rows",
                 hint="tokenizer.json and the weights are of different models",
             )
+
+    def without_labels(self) -> int:
+        """How many documents hold no token that counts."""
+        counts, starts = self._tokens.counts, self._tokens.starts
+        found = 0
+        for begin in range(0, len(starts), _BLOCK_DOCUMENTS):
+            block = starts[begin : begin + _BLOCK_DOCUMENTS + 1]
+            end = int(block[_BLOCK_DOCUMENTS]) if len(block) > _BLOCK_DOCUMENTS else len(counts)
+            first = int(block[0])
+            labels = np.logical_or.reduceat(counts[first:end], block[:_BLOCK_DOCUMENTS] - first)
+            found += int((~labels).sum())
+            self._tokens.give_back_pages()
+        return found
 
     def steps_per_epoch(self, sequences_per_step: int) -> int:
         return math.ceil(len(self._sequences) / sequences_per_step)
@@ -125,7 +128,9 @@ class Corpus:
         size = micro_batch * accum
         epoch, position = divmod(step, self.steps_per_epoch(size))
         chosen = self._order(seed, epoch)[position * size : (position + 1) * size]
-        return [self._batch(chosen[i : i + micro_batch], micro_batch) for i in range(0, len(chosen), micro_batch)]
+        batches = [self._batch(chosen[i : i + micro_batch], micro_batch) for i in range(0, len(chosen), micro_batch)]
+        self._tokens.give_back_pages()
+        return batches
 
     def _order(self, seed: int, epoch: int) -> np.ndarray:
         """The sequences of one pass: sorted by random numbers, whose raw stream numpy keeps from version to version."""
@@ -138,50 +143,29 @@ class Corpus:
         tokens = np.zeros((micro_batch, self._seq), dtype=np.int64)
         labels = np.full((micro_batch, self._seq), IGNORED, dtype=np.int64)
         for row, sequence in enumerate(sequences):
-            begin, end = sequence * self._seq, min((sequence + 1) * self._seq, len(self._ids) - 1)
-            tokens[row, : end - begin] = self._ids[begin:end]
-            following = self._ids[begin + 1 : end + 1]
-            labels[row, : end - begin] = np.where(self._counts[begin + 1 : end + 1], following, IGNORED)
+            begin, end = sequence * self._seq, min((sequence + 1) * self._seq, len(self._tokens.ids) - 1)
+            tokens[row, : end - begin] = self._tokens.ids[begin:end]
+            following = self._tokens.ids[begin + 1 : end + 1]
+            labels[row, : end - begin] = np.where(self._tokens.counts[begin + 1 : end + 1], following, IGNORED)
         where = "; ".join(self._where(int(sequence)) for sequence in sequences)
+        import torch
+
         return Batch(torch.from_numpy(tokens), torch.from_numpy(labels), where)
 
     def _where(self, sequence: int) -> str:
-        begin, end = sequence * self._seq, min((sequence + 1) * self._seq + 1, len(self._ids))
-        first, last = np.searchsorted(self._starts, [begin, end - 1], side="right") - 1
-        lines = f"line {self._lines[first]}" if first == last else f"lines {self._lines[first]}-{self._lines[last]}"
+        begin, end = sequence * self._seq, min((sequence + 1) * self._seq + 1, len(self._tokens.ids))
+        first, last = np.searchsorted(self._tokens.starts, [begin, end - 1], side="right") - 1
+        one, other = self._tokens.lines[first], self._tokens.lines[last]
+        lines = f"line {one}" if first == last else f"lines {one}-{other}"
         return f"sequence {sequence} (tokens {begin}-{end - 1}, {lines})"
 
 
-def _split_empty(documents: Iterable[Tokens]) -> tuple[list[Tokens], int]:
-    kept, empty = [], 0
-    for document in documents:
-        if len(document.ids):
-            kept.append(document)
-        else:
-            empty += 1
-    return kept, empty
-
-
-def _joined(parts: list[np.ndarray], dtype: Any) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
-
-
-def _digest(ids: np.ndarray, counts: np.ndarray) -> str:
-    """Of what is trained on, so that whatever made it differ shows: file, tokenizer, template, or this program."""
-    digest = hashlib.sha256(ids.astype("<i4", copy=False).data)
-    digest.update(counts.data)
-    return digest.hexdigest()
-
-
-def read_corpus(path: Path, seq: int, tokenizer: ModelTokenizer, ignored: Iterable[str] = ()) -> Corpus:
-    """A data file, tokenized and packed. Raises DataError."""
-    try:
-        # Asked before it is opened, which alone would wait for the writer of a pipe; --resume reads it again.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise DataError(f"{path} is not a regular file", hint="write what comes from a pipe to a file first")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}", hint="--data names one file") from error
-    corpus = Corpus(tokenizer.tokens(tokenizer.reader(ignored).documents(path)), seq)
-    date = TEMPLATE_DATE.isoformat() if tokenizer.template.tells_date else None
-    corpus.facts = replace(corpus.facts, template_date=date, never_stops=tokenizer.finder.never_stops)
-    return corpus
+def labels_per_sequence(tokens: TokenFile, seq: int) -> np.ndarray:
+    """How many tokens each sequence predicts that count, [sequences] int64: sequence k those from k * seq + 1 on."""
+    found, predicted = [], max(len(tokens.counts) - 1, 0)
+    step = seq * max(1, _BLOCK_TOKENS // seq)
+    for begin in range(0, predicted, step):
+        block = tokens.counts[1 + begin : 1 + min(begin + step, predicted)]
+        found.append(np.add.reduceat(block, np.arange(0, len(block), seq), dtype=np.int64))
+        tokens.give_back_pages()
+    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)

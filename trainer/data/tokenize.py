@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby, takewhile
 from operator import attrgetter
 from pathlib import Path
@@ -22,21 +23,13 @@ from tokenizers import Encoding, Tokenizer
 from trainer.data.chat import ChatTemplate
 from trainer.data.documents import Document, Reader
 from trainer.data.errors import DataError
+from trainer.data.tokens import Tokens
 from trainer.data.turns import TurnFinder
 
 # A long text is tokenized in blocks of about this many characters, each ending at a line's end: the library keeps some
 # hundred bytes a token while it works, and works on blocks in parallel.
 BLOCK_CHARS = 1 << 20
 BATCH_DOCUMENTS = 256
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """One document's tokens: ids [n] int32, counts [n] bool (that the loss counts the prediction of this token)."""
-
-    line: int
-    ids: np.ndarray
-    counts: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -54,6 +47,22 @@ class ModelTokenizer:
     def template(self) -> ChatTemplate:
         return self.finder.template
 
+    @cached_property
+    def _added(self) -> tuple[int, int]:
+        """How many tokens the tokenizer puts before a text by itself, and behind it."""
+        mask = self.tokenizer.encode("a").special_tokens_mask
+        return sum(1 for _ in takewhile(bool, mask)), sum(1 for _ in takewhile(bool, reversed(mask)))
+
+    def _split(self, encoding: Encoding, *, complete: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Token ids, int32: up to the end of the text, and those that the tokenizer puts behind it by itself."""
+        ids = np.asarray(encoding.ids, dtype=np.int32)
+        own = len(ids) - (0 if complete else self._added[1])
+        return ids[:own], ids[own:]
+
+    def _begins_twice(self, ids: np.ndarray, *, complete: bool) -> bool:
+        """Whether the tokenizer has put a token before the text with which the text begins by itself."""
+        return not complete and self._added[0] == 1 and len(ids) > 1 and bool(ids[0] == ids[1])
+
     def reader(self, ignored: Iterable[str] = ()) -> Reader:
         """What makes documents of records, for this template."""
         return Reader(self.finder, ignored)
@@ -67,9 +76,9 @@ class ModelTokenizer:
                     continue
                 encodings = self.tokenizer.encode_batch([d.text for d in batch], add_special_tokens=not complete)
                 for document, encoding in zip(batch, encodings, strict=True):
-                    ids, behind = _split(encoding)
-                    counts = _counts(encoding, document.spans)[: len(ids)]
-                    if _begins_twice(encoding):
+                    ids, behind = self._split(encoding, complete=complete)
+                    counts = _counts(encoding, len(ids), document.spans)
+                    if self._begins_twice(ids, complete=complete):
                         ids, counts = ids[1:], counts[1:]
                     yield self._finished(document, ids, counts, behind)
 
@@ -77,11 +86,11 @@ class ModelTokenizer:
         """A long text, block by block; only the first block gets the special tokens, and the end has those behind."""
         blocks = list(_blocks(document.text))
         encoding = self.tokenizer.encode(blocks[0], add_special_tokens=not document.complete)
-        first, behind = _split(encoding)
-        parts = [first[1:] if _begins_twice(encoding) else first]
+        first, behind = self._split(encoding, complete=document.complete)
+        parts = [first[1:] if self._begins_twice(first, complete=document.complete) else first]
         for begin in range(1, len(blocks), BATCH_DOCUMENTS):
             encodings = self.tokenizer.encode_batch(blocks[begin : begin + BATCH_DOCUMENTS], add_special_tokens=False)
-            parts.extend(_split(e)[0] for e in encodings)
+            parts.extend(np.asarray(e.ids, dtype=np.int32) for e in encodings)
         ids = np.concatenate(parts)
         return self._finished(document, ids, np.ones(len(ids), dtype=bool), behind)
 
@@ -106,28 +115,28 @@ class ModelTokenizer:
         return behind if behind[-1:].tolist() == [self.end_of_text] else np.append(behind, np.int32(self.end_of_text))
 
 
-def _split(encoding: Encoding) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids, int32: up to the end of the text, and those that tokenizer.json puts behind it by itself.
+def _counts(encoding: Encoding, size: int, spans: tuple[tuple[int, int], ...] | None) -> np.ndarray:
+    """Which of the first `size` tokens count: those that share a character with a span, as in transformers' masks.
 
-    The library's mask is of what its post-processor added: a special token that the text spells out is not in it.
+    Only the tokens at the ends of a span are asked for: the list of all offsets takes longer to make than the tokens.
     """
-    ids = np.asarray(encoding.ids, dtype=np.int32)
-    own = len(ids) - sum(1 for _ in takewhile(bool, reversed(encoding.special_tokens_mask)))
-    return ids[:own], ids[own:]
-
-
-def _begins_twice(encoding: Encoding) -> bool:
-    """Whether the tokenizer has put a token before the text with which the text begins by itself."""
-    added, ids = encoding.special_tokens_mask, encoding.ids
-    return len(ids) > 1 and ids[0] == ids[1] and bool(added[0]) and not added[1]
-
-
-def _counts(encoding: Encoding, spans: tuple[tuple[int, int], ...] | None) -> np.ndarray:
-    """Which tokens count: those that share a character with a span, as in transformers' assistant masks."""
     if spans is None:
-        return np.ones(len(encoding.ids), dtype=bool)
-    if not spans:
-        return np.zeros(len(encoding.ids), dtype=bool)
+        return np.ones(size, dtype=bool)
+    counts = np.zeros(size, dtype=bool)
+    for begin, end in spans:
+        if end <= begin:
+            continue
+        first, last = encoding.char_to_token(begin), encoding.char_to_token(end - 1)
+        if first is None or last is None:  # a character that is in no token: white space, perhaps
+            return _counts_by_offsets(encoding, spans)[:size]
+        # Several tokens may make one character.
+        while last + 1 < size and (chars := encoding.token_to_chars(last + 1)) and chars[0] < end:
+            last += 1
+        counts[first : last + 1] = True
+    return counts
+
+
+def _counts_by_offsets(encoding: Encoding, spans: tuple[tuple[int, int], ...]) -> np.ndarray:
     begins, ends = np.asarray(spans, dtype=np.int64).T
     first, last = np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2).T
     span = np.searchsorted(ends, first, side="right")  # the first span that ends after the token begins

@@ -196,7 +196,7 @@ def _by_frame(text: str, messages: Sequence[Mapping[str, Any]], frame: Frame) ->
     if len(begins) != len(answers) or any(frame.stop in text for i in answers for text in _texts(messages[i])):
         return None
     spans = []
-    for i, begin, following in zip(answers, begins, [*begins[1:], len(text)], strict=True):
+    for i, begin, following in zip(answers, begins, [*begins, len(text)][1:], strict=True):
         # The first one after the header, since no answer holds one.
         ending = frame.tail if i == len(messages) - 1 else frame.middle
         at = text.find(frame.stop, begin) - ending.find(frame.stop)

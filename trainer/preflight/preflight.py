@@ -25,15 +25,16 @@ from trainer.checkpoint.load import check_data
 from trainer.checkpoint.pretrained import InputCheckpoint
 from trainer.checkpoint.save import SLACK_BYTES
 from trainer.config import ConfigError, RunConfig, check_resumable, check_same_end
-from trainer.data.corpus import Corpus, read_corpus
+from trainer.data.corpus import Corpus
 from trainer.data.errors import DataError
-from trainer.data.tokenize import read_tokenizer
+from trainer.data.kept_tokens import tokens_of
 from trainer.device.cpu import CpuBackend
 from trainer.model.config import ModelConfig
 from trainer.optim.adamw import worker_count
 from trainer.preflight.cached_graphs import MODEL_CATALOGS, CachedGraphs, find_graphs
 from trainer.preflight.host_load import check_load
 from trainer.record.folder import RunFolder, RunFolderError
+from trainer.record.say import say
 from trainer.record.watchers import check_tensorboard
 from trainer.step.choose import choose_step
 from trainer.step.memory import STATE_BYTES, MemoryPlan
@@ -280,7 +281,8 @@ def _corpus(config: RunConfig, checkpoint: InputCheckpoint | None, saved: SavedC
     if _is_absent(config.model):
         return None
     folder = config.model if config.model.is_dir() else config.model.parent
-    corpus = read_corpus(config.data, config.seq, read_tokenizer(folder), config.ignored_fields)
+    tokens = tokens_of(config.data, folder, config.ignored_fields, config.cache, say)
+    corpus = Corpus(tokens, config.seq)
     if checkpoint is not None:
         corpus.check_vocabulary(checkpoint.config.vocab)
     if saved is not None:

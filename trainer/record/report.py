@@ -12,10 +12,8 @@ from typing import Any, TextIO
 from graphcache.device.base import DeviceBackend
 from trainer.checkpoint.folder import SavedCheckpoint
 from trainer.config import RunConfig
-from trainer.data.corpus import DataFacts
 from trainer.step.loop import StepResult
 
-NEVER_STOPS = "the chat template writes no token that ends a turn: the model will not learn to stop"
 # How many of the last steps the time left is judged by.
 RECENT_STEPS = 20
 # What writing raises when the disk is full, the reader has gone, the terminal has hung up, the stream is closed.
@@ -41,18 +39,6 @@ def step_record(step: int, lr: float, result: StepResult, devices: Sequence[Devi
         "device_bytes": {device.name: device.bytes_in_use for device in devices},
         "device_peak_bytes": {device.name: device.peak_bytes for device in devices},
     }
-
-
-def data_lines(facts: DataFacts, seq: int) -> list[str]:
-    """A run's data, for people."""
-    return [
-        f"data     {facts.tokens:,} tokens in {facts.documents:,} documents, {facts.label_tokens:,} of them count;"
-        f" {facts.empty_documents:,} empty documents left out",
-        f"data     {facts.sequences:,} sequences of {seq:,} tokens;"
-        f" {facts.sequences_without_labels:,} in which nothing counts left out",
-        *([f"data     the chat template is told that today is {facts.template_date}"] if facts.template_date else []),
-        *([f"warning  {NEVER_STOPS}"] if facts.never_stops else []),
-    ]
 
 
 def steps_line(steps: int, saved: SavedCheckpoint | None) -> str:

@@ -18,7 +18,8 @@ from trainer.optim.adamw import open_optimizer, worker_count
 from trainer.preflight.host_load import wait_for_load
 from trainer.preflight.preflight import Findings, Ready
 from trainer.record.folder import RunFolder
-from trainer.record.report import Progress, data_lines, steps_line, summary
+from trainer.record.report import Progress, steps_line, summary
+from trainer.record.say import data_lines
 from trainer.record.watchers import open_watchers
 from trainer.run.load import build_network, initial_state, load_weights, saved_state
 from trainer.run.session import Session

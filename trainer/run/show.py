@@ -11,7 +11,8 @@ from graphcache.process.shown import bytes_text
 from graphcache.process.streams import report_warning
 from trainer.checkpoint.pretrained import InputCheckpoint
 from trainer.preflight.preflight import Findings, process_bytes, steps_in_all
-from trainer.record.report import data_lines, steps_line
+from trainer.record.report import steps_line
+from trainer.record.say import data_lines
 from trainer.step.memory import DevicePlan
 
 

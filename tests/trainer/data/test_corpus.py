@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+import tempfile
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.tiny import SPECIAL, byte_tokenizer
-from trainer.data.corpus import IGNORED, Corpus, read_corpus
+from trainer.data.corpus import IGNORED, Corpus
 from trainer.data.errors import DataError
-from trainer.data.tokenize import Tokens, read_tokenizer
+from trainer.data.kept_tokens import tokens_of
+from trainer.data.token_file import Writer, open_tokens
+from trainer.data.tokens import Tokens
 
 
 @pytest.fixture
@@ -23,7 +26,11 @@ def tokenizer(tmp_path):
     byte_tokenizer().save(str(model / "tokenizer.json"))
     (model / "tokenizer_config.json").write_text(json.dumps({"eos_token": SPECIAL[0]}))
     (model / "config.json").write_text('{"model_type": "llama"}')
-    return read_tokenizer(model)
+    return model
+
+
+def read_corpus(path, seq, model):
+    return Corpus(tokens_of(path, model, (), None, print), seq)
 
 
 def corpus(*counts, seq=4):
@@ -33,7 +40,15 @@ def corpus(*counts, seq=4):
         ids = np.arange(next_id, next_id + len(flags), dtype=np.int32)
         documents.append(Tokens(line, ids, np.asarray(flags, dtype=bool)))
         next_id += len(flags)
-    return Corpus(documents, seq)
+    return Corpus(in_file(documents), seq)
+
+
+def in_file(documents):
+    with tempfile.TemporaryDirectory() as folder:
+        writer = Writer(Path(folder, "tokens"))
+        writer.add(documents)
+        writer.finish({"template_date": None, "never_stops": False})
+        return open_tokens(Path(folder, "tokens"))
 
 
 def predicted(found, *, seed=0, micro_batch=2, accum=2, epoch=0):
@@ -188,4 +203,5 @@ def test_other_files_and_tokenizers_have_other_digests(tmp_path, tokenizer):
     path.write_text("some texts")
     assert read_corpus(path, 4, tokenizer).facts.digest != first
     path.write_text("some text")
-    assert read_corpus(path, 4, replace(tokenizer, end_of_text=1)).facts.digest != first
+    (tokenizer / "tokenizer_config.json").write_text(json.dumps({"eos_token": SPECIAL[1]}))
+    assert read_corpus(path, 4, tokenizer).facts.digest != first

@@ -9,7 +9,8 @@ import pytest
 from trainer.checkpoint.folder import SavedCheckpoint
 from trainer.data.corpus import DataFacts
 from trainer.optim.base import UpdateReport
-from trainer.record.report import Progress, data_lines, step_record, steps_line
+from trainer.record.report import Progress, step_record, steps_line
+from trainer.record.say import data_lines
 from trainer.step.clock import Clock
 from trainer.step.loop import StepResult
 
