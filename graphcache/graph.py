@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -49,7 +49,9 @@ class Graph:
     args:      its tensor arguments, in order
     constants: keyword arguments that are fixed in the program (JSON values): `{"heads": 9}`
     settings:  compiler settings chosen for this graph by measurement, in the toolchain's neutral words
-               (`graphcache.toolchain.base`): `{"tactic": "compute-bound"}`
+               (`graphcache.toolchain.base`): `{"tactic": "compute-bound"}`; `{}` is the compiler's own choice. None:
+               what is recommended for what the program does (`graphcache.export.recommend`), known once it is exported
+    by_content: whether `settings` were found so, and not given
     """
 
     name: str
@@ -57,7 +59,8 @@ class Graph:
     function: str
     args: tuple[TensorSpec, ...]
     constants: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] | None = None
+    by_content: bool = False
 
     def load_function(self) -> Callable[..., Any]:
         """`function` itself, constants not bound. Importing its module runs code that can raise anything."""
@@ -75,12 +78,20 @@ class Graph:
             "constants": dict(self.constants),
         }
 
+    def with_recommended(self, settings: Mapping[str, str]) -> Graph:
+        """This graph with the settings that are recommended for its program, unless it has its own."""
+        return replace(self, settings=dict(settings), by_content=True) if self.settings is None else self
+
+    def without_recommended(self) -> Graph:
+        """This graph as it was before its program was known."""
+        return replace(self, settings=None, by_content=False) if self.by_content else self
+
     def signature_digest(self) -> str:
         return json_sha256(self.signature())
 
     def identity_digest(self) -> str:
         """Of what is compiled and how, whatever people call it: function, signature, settings."""
-        return json_sha256([self.function, self.signature(), dict(self.settings)])
+        return json_sha256([self.function, self.signature(), dict(self.settings or {})])
 
     @property
     def shapes(self) -> str:
@@ -96,7 +107,8 @@ class Graph:
             "function": self.function,
             "args": [a.as_json() for a in self.args],
             "constants": dict(self.constants),
-            "settings": dict(self.settings),
+            "settings": None if self.settings is None else dict(self.settings),
+            **({"by_content": True} if self.by_content else {}),
         }
 
     @classmethod
@@ -107,7 +119,8 @@ class Graph:
             value["function"],
             tuple(TensorSpec.from_json(a) for a in value["args"]),
             dict(value["constants"]),
-            dict(value["settings"]),
+            None if value["settings"] is None else dict(value["settings"]),
+            value.get("by_content", False),
         )
 
 

@@ -52,12 +52,12 @@ class Difference:
         return f"{self.part} {self.old or 'not given'} -> {self.new or 'not given'}"
 
 
-def parts_of(toolchain: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
+def parts_of(toolchain: Mapping[str, str], settings: Mapping[str, str] | None) -> dict[str, str]:
     """The parts of a key besides its program: the toolchain's facts, and a graph's settings under their own names.
 
     A setting of `default` is the compiler's own choice and no part, as if it was not given.
     """
-    return {**toolchain, **{SETTING + name: value for name, value in settings.items() if value != DEFAULT}}
+    return {**toolchain, **{SETTING + name: value for name, value in (settings or {}).items() if value != DEFAULT}}
 
 
 def compare_parts(old: Mapping[str, str], new: Mapping[str, str]) -> list[Difference]:
@@ -93,7 +93,7 @@ class Key:
         A setting of `default` is the compiler's own choice, so it is the same key as no setting at all; and no
         settings (`{}`) are the same key as settings that were not given.
         """
-        return cls({**parts_of(toolchain, settings or {}), PROGRAM: program})
+        return cls({**parts_of(toolchain, settings), PROGRAM: program})
 
     @property
     def program(self) -> str:

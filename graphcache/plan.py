@@ -87,7 +87,7 @@ def _item(graph: Graph, source: SourceHash, programs: Programs, toolchain: Mappi
     program = programs.known(source.digest, graph, torch)
     if program is None:
         return PlanItem(graph, source, "unknown", "this source was not exported yet")
-    return of_program(graph, source, program, toolchain, store)
+    return of_program(programs.settled(source.digest, graph, torch), source, program, toolchain, store)
 
 
 def of_program(graph: Graph, source: SourceHash, program: str, toolchain: Mapping[str, str], store: Store) -> PlanItem:

@@ -22,6 +22,7 @@ NEED_TORCH = (
     "graphcache.device",
     "graphcache.export.example_inputs",
     "graphcache.export.program",
+    "graphcache.export.recommend",
     "graphcache.export.source_lines",
     "graphcache.export.torch_state",
     "graphcache.runtime.refusal",

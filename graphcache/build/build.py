@@ -83,7 +83,7 @@ def build(
     """
     started = time.monotonic()
     for graph in graphs:
-        check_settings(graph.settings)
+        check_settings(graph.settings or {})
     revision = known_revision_checked(options.fusion, memo)
     with ExitStack() as stack:
 

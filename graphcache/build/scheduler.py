@@ -228,7 +228,8 @@ class Building:
             # Were it kept, or written to a manifest, the old source would have the new one's program.
             self._fail(task, EDITED, True, answer.worker.log)
             return
-        task.item = self._with_program(task.item, str(answer.value["program"]))
+        graph = task.item.graph.with_recommended(answer.value["settings"])
+        task.item = self._with_program(replace(task.item, graph=graph), str(answer.value["program"]))
         self._remember(task.item)
         if not self._is_to_do(task.item):
             self._settle(task.item, "same program")

@@ -5,7 +5,8 @@ or eat all memory. Requests are lines of JSON on stdin; an answer is a line of J
 the bytes that it announces. Everything else that is printed, by Python or by native code, goes to a log file that
 the request names.
 
-    {"op": "export", "graph": {...}, "log": PATH}   {"program": ..., "outputs": [...], "source": ..., "cost": {...}}
+    {"op": "export", "graph": {...}, "log": PATH}   {"program": ..., "outputs": [...], "settings": {...},
+                                                     "source": ..., "cost": {...}}
     {"op": "compile", "log": PATH}                  {"sizes": [R, D], "estimate_ns": ..., "cost": {...}} R+D bytes
     any                                             {"error": {...}, "retryable": ..., "last": ...}
 
@@ -25,7 +26,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -46,6 +47,10 @@ class GraphCompiler(Protocol):
 
     def export(self, graph: Graph) -> tuple[str, Sequence[TensorSpec]]:
         """The program's digest, and the results of the graph, which `compile_exported` then compiles."""
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The compiler settings of the graph that was exported last: its own, or those recommended for its program."""
 
     def compile_exported(self) -> Compiled:
         """Compiled and checked."""
@@ -69,11 +74,15 @@ class FuriosaGraphCompiler:
         self._last = graph, exported
         return exported.program, exported.outputs
 
+    @property
+    def settings(self) -> Mapping[str, str]:
+        return dict(self._last[1].settings)
+
     def compile_exported(self) -> Compiled:
         from graphcache.build.check import check
 
         graph, exported = self._last
-        compiled = self._compiler.compile(exported, graph.settings)
+        compiled = self._compiler.compile(exported, exported.settings)
         check(graph, exported.outputs, compiled, fusion=self._fusion)
         return compiled
 
@@ -116,7 +125,7 @@ def _handle(compiler: GraphCompiler, request: dict[str, Any], meter: Meter) -> t
             graph = Graph.from_json(request["graph"])
             program, outputs = compiler.export(graph)
             found = {"program": program, "outputs": [spec.as_json() for spec in outputs], "cost": meter.read()}
-            return {**found, "source": digest_now(graph.function)}, ()
+            return {**found, "settings": dict(compiler.settings), "source": digest_now(graph.function)}, ()
         compiled = compiler.compile_exported()
         payload = compiled.runnable, compiled.dfg
         sizes = {"sizes": [len(part) for part in payload], "estimate_ns": compiled.estimate_ns}

@@ -10,6 +10,7 @@ from graphcache.graph import Graph
 from graphcache.process.helper import helper_command, helper_environment
 from graphcache.source.hash import SourceHashes
 from graphcache.source.tree import WorkTree
+from graphcache.store.programs import Answer
 
 
 class ExportingError(GraphcacheError):
@@ -29,15 +30,15 @@ def installed_torch() -> str | None:
         return None
 
 
-def export_programs(graphs: Sequence[Graph]) -> list[str | GraphcacheError]:
-    """The program's digest of each graph, or why there is none. About two seconds, nearly all torch's import; again
-    after each graph that changed torch's state, since what is exported after it would be another program.
+def export_programs(graphs: Sequence[Graph]) -> list[Answer | GraphcacheError]:
+    """The program of each graph and its settings, or why there is none. About two seconds, nearly all torch's import;
+    again after each graph that changed torch's state, since what is exported after it would be another program.
 
     A program of another source than this process hashes is none: the source was edited meanwhile.
     """
     hashes = SourceHashes(WorkTree())
     sources = [hashes.of(graph.function).digest for graph in graphs]
-    answers: list[str | GraphcacheError] = []
+    answers: list[Answer | GraphcacheError] = []
     ending, more = "", True
     while more and len(answers) < len(graphs):
         lines, ending = _ask(graphs[len(answers) :])
@@ -62,11 +63,11 @@ def _ask(graphs: Sequence[Graph]) -> tuple[list[str], str]:
     return done.stdout.splitlines(), (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
 
 
-def _answer(line: str, source: str) -> str | GraphcacheError:
+def _answer(line: str, source: str) -> Answer | GraphcacheError:
     """What a line says; `source` is the source hash that was asked for."""
     value = json.loads(line)
     if "error" in value:
         return ExportingError(value["error"]["message"], hint=value["error"]["hint"])
     if value["source"] != source:
         return ExportingError("its source was changed while it was exported", hint="run it again")
-    return str(value["program"])
+    return Answer(str(value["program"]), value["settings"])

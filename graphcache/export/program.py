@@ -9,7 +9,7 @@ As a command it answers for `diff`, which imports no torch: one graph's JSON a l
 After an answer that is the `last` it ends, since nothing that it would export could be relied on: ask a new process.
 
     python -m graphcache.export.program <graphs.jsonl
-    {"outputs": [...], "program": "5f0c...", "source": "9b31..."}
+    {"outputs": [...], "program": "5f0c...", "settings": {...}, "source": "9b31..."}
     {"error": {"hint": "", "message": "...", "name": "export"}, "last": false}
 """
 
@@ -21,7 +21,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ from torch.fx import GraphModule, Node
 
 from graphcache.digest import json_sha256
 from graphcache.errors import GraphcacheError, SpoiledError
+from graphcache.export.recommend import recommended
 from graphcache.export.source_lines import noted
 from graphcache.export.torch_state import unchanged
 from graphcache.graph import Graph, TensorSpec
@@ -47,11 +48,13 @@ class ExportError(GraphcacheError):
 
 @dataclass(frozen=True)
 class Exported:
-    """program: the digest of the canonical form; module: what the compiler gets; outputs: results by position."""
+    """program: the digest of the canonical form; module: what the compiler gets; outputs: results by position;
+    settings: the graph's own, or those recommended for the program."""
 
     program: str
     module: ExportedProgram
     outputs: tuple[TensorSpec, ...]
+    settings: Mapping[str, str]
 
 
 def export(graph: Graph) -> Exported:
@@ -64,7 +67,8 @@ def export(graph: Graph) -> Exported:
         function = load_function(graph)
     with unchanged(f"{graph.name}: calling {graph.function}"):
         module = _export(graph, function)
-    return Exported(json_sha256(canonical(module)), module, _outputs(module))
+    settings = recommended(module) if graph.settings is None else graph.settings
+    return Exported(json_sha256(canonical(module)), module, _outputs(module), settings)
 
 
 def _export(graph: Graph, function: Callable[..., Any]) -> ExportedProgram:
@@ -222,7 +226,8 @@ def answers(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         try:
             exported = export(graph)
             outputs = [spec.as_json() for spec in exported.outputs]
-            yield {"program": exported.program, "outputs": outputs, "source": digest_now(graph.function)}
+            found = {"program": exported.program, "outputs": outputs, "settings": dict(exported.settings)}
+            yield {**found, "source": digest_now(graph.function)}
         except GraphcacheError as error:
             last = isinstance(error, SpoiledError)
             yield {"error": error.as_json(), "last": last}

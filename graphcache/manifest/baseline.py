@@ -96,6 +96,8 @@ def _with_source(recorded: Recorded, manifest: Manifest, sources: SourceHashes, 
         return None
     if source.digest == recorded.source.digest:
         return replace(recorded, source=source)
-    program = programs.known(source.digest, recorded.graph, manifest.toolchain.get("torch", ""))
-    key = None if program is None else Key.of(program, manifest.toolchain, recorded.graph.settings)
-    return replace(recorded, source=source, program=program, key=key)
+    torch = manifest.toolchain.get("torch", "")
+    graph = programs.settled(source.digest, recorded.graph.without_recommended(), torch)
+    program = programs.known(source.digest, graph, torch)
+    key = None if program is None else Key.of(program, manifest.toolchain, graph.settings)
+    return replace(recorded, graph=graph, source=source, program=program, key=key)

@@ -21,7 +21,7 @@ from graphcache.manifest.manifest import Manifest, Recorded
 from graphcache.plan import PlanItem, plan
 from graphcache.source.hash import SourceHashes, changed_parts
 from graphcache.store.base import Store
-from graphcache.store.programs import Programs, question
+from graphcache.store.programs import Answer, Programs, question
 
 Kind = Literal[
     "unchanged", "same program", "stale", "new", "removed", "missing from the store", "other bytes", "planned"
@@ -29,8 +29,8 @@ Kind = Literal[
 # Kinds that leave nothing to do.
 DONE: frozenset[Kind] = frozenset({"unchanged", "same program", "planned"})
 
-# Programs of graphs, in order; an error for one that cannot be exported.
-Exporter = Callable[[Sequence[Graph]], Sequence[str | GraphcacheError]]
+# Programs and settings of graphs, in order; an error for one that cannot be exported.
+Exporter = Callable[[Sequence[Graph]], Sequence[Answer | GraphcacheError]]
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,8 @@ def _export_unknown(sides: Iterable[Side], now: Now) -> dict[str, str]:
         if isinstance(answer, GraphcacheError):
             failed[asked] = answer.message
         else:
-            now.programs.remember(item.source.digest, item.graph, torch, answer)
+            graph = item.graph.with_recommended(answer.settings)
+            now.programs.remember(item.source.digest, graph, torch, answer.program)
     return failed
 
 

@@ -144,7 +144,8 @@ def _decode_graph(value: Any, toolchain: Mapping[str, str], where: str) -> Recor
 
 
 def _decode_signature(value: Any) -> Graph:
-    _only(records.mapping("graph", value), {"name", "catalog", "function", "args", "constants", "settings"}, "graph")
+    fields = {"name", "catalog", "function", "args", "constants", "settings", "by_content"}
+    _only({"by_content": False, **records.mapping("graph", value)}, fields, "graph")
     return checked_graph(value)
 
 

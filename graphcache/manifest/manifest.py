@@ -22,7 +22,7 @@ from graphcache.header.groups import TensorGroup
 from graphcache.key import PROGRAM_FORMAT, Key
 from graphcache.source.hash import SourceHash
 from graphcache.store.base import Cost, Entry
-from graphcache.store.programs import question
+from graphcache.store.programs import Answer, question
 
 FORMAT = "graphcache-manifest-1"
 # Of config.json: what says who wrote it, not what the model is. Names with a leading underscore go too.
@@ -151,10 +151,12 @@ class Manifest:
         }
 
 
-def known_programs(manifests: Iterable[Manifest]) -> dict[str, str]:
+def known_programs(manifests: Iterable[Manifest]) -> dict[str, Answer]:
     """The programs that manifests name, by the digest of the question that each one answers; the last manifest wins."""
     return {
-        json_sha256(question(each.source.digest, each.graph, manifest.toolchain.get("torch", ""))): each.program
+        json_sha256(question(each.source.digest, each.graph, manifest.toolchain.get("torch", ""))): Answer(
+            each.program, each.graph.settings or {}
+        )
         for manifest in manifests
         if manifest.program_format == PROGRAM_FORMAT
         for each in manifest.graphs

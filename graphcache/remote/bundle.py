@@ -106,10 +106,10 @@ def _write(bundle: tarfile.TarFile, store: LocalStore, entries: Iterable[Entry])
     for path in store.layout.program_files():
         try:
             record = read_file(path)
-            _, program = unsealed_answer(record)
+            _, answer = unsealed_answer(record)
         except (OSError, CorruptError):
             continue
-        if program in programs:
+        if answer.program in programs:
             add_record(path, record)
 
 

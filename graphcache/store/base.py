@@ -245,7 +245,9 @@ def checked_graph(value: Any) -> Graph:
     for name in ("name", "catalog", "function"):
         records.text(name, getattr(graph, name))
     records.mapping("constants", value["constants"])
-    records.texts("settings", value["settings"])
+    if value["settings"] is not None:
+        records.texts("settings", value["settings"])
+    records.flag("by_content", value.get("by_content", False))
     for spec in graph.args:
         records.text("an argument's name", spec.name)
         records.text("an argument's dtype", spec.dtype)

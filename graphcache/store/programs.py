@@ -9,7 +9,9 @@ The whole question is kept with the answer and compared: a digest alone could co
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from graphcache.digest import json_sha256
 from graphcache.errors import CorruptError, StoreError
@@ -27,6 +29,18 @@ FOLDER = "programs"
 
 # What decides a program: source hash, the function's own name, signature, torch's version, the canonical form.
 Question = dict[str, str]
+# Names how settings are chosen for programs (`graphcache.export.recommend`). Another way gives other settings, so what
+# was remembered under it is void, for the graphs that have none of their own.
+SETTINGS_FORMAT = "graphcache-settings-1"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The program of a graph, and the compiler settings that are recommended for it; nobody asks for those of a graph
+    that has its own."""
+
+    program: str
+    settings: Mapping[str, str]
 
 
 def question_digest(source: str, graph: Graph, torch: str) -> str:
@@ -36,13 +50,15 @@ def question_digest(source: str, graph: Graph, torch: str) -> str:
 
 def question(source: str, graph: Graph, torch: str) -> Question:
     """The name is in because one statement may bind several functions (`f, g = make(2), make(3)`), whose source hashes
-    are then one. Its module is not, so a moved file asks the same."""
+    are then one. Its module is not, so a moved file asks the same. Settings are asked for where a graph has none."""
+    by_content = {"settings": SETTINGS_FORMAT} if graph.settings is None or graph.by_content else {}
     return {
         "source": source,
         "name": graph.function.partition(":")[2],
         "signature": graph.signature_digest(),
         "torch": torch,
         "form": PROGRAM_FORMAT,
+        **by_content,
     }
 
 
@@ -58,7 +74,7 @@ class Programs:
     def __init__(
         self,
         root: Path | None,
-        known: Mapping[str, str] | None = None,
+        known: Mapping[str, Answer] | None = None,
         *,
         read_only: bool = False,
         guard: Guard | None = None,
@@ -71,6 +87,15 @@ class Programs:
 
     def known(self, source: str, graph: Graph, torch: str) -> str | None:
         """The digest of the program that `graph`, of this source hash, exports to; None when nobody remembers."""
+        answer = self._answer(source, graph, torch)
+        return None if answer is None else answer.program
+
+    def settled(self, source: str, graph: Graph, torch: str) -> Graph:
+        """`graph` with its compiler settings, as far as they are known."""
+        answer = self._answer(source, graph, torch) if graph.settings is None else None
+        return graph if answer is None else graph.with_recommended(answer.settings)
+
+    def _answer(self, source: str, graph: Graph, torch: str) -> Answer | None:
         asked = question(source, graph, torch)
         digest = json_sha256(asked)
         if digest not in self._known:
@@ -81,39 +106,47 @@ class Programs:
         return self._known[digest]
 
     def remember(self, source: str, graph: Graph, torch: str, program: str) -> None:
-        """Keep an answer, in the cache where it can be written."""
+        """Keep an answer, in the cache where it can be written. The graph's settings are part of it."""
         asked = question(source, graph, torch)
         digest = json_sha256(asked)
-        self._known[digest] = program
-        if self._root is None or self._read_only or self._read(asked, digest) == program:
+        settings = graph.settings if "settings" in asked else None
+        answer = self._known[digest] = Answer(program, dict(settings or {}))
+        if self._root is None or self._read_only or self._read(asked, digest) == answer:
             return
-        record = records.seal(RECORD_FORMAT, {**asked, "program": program})
+        record = records.seal(RECORD_FORMAT, _record(asked, answer))
         try:
             write_record(self._root, digest, record, self._guard.sign(record))
         except StoreError as error:
             self.trouble = error.message
 
-    def _read(self, asked: Question, digest: str) -> str | None:
+    def _read(self, asked: Question, digest: str) -> Answer | None:
         """The answer in the cache. A damaged one is none: it will be written again."""
         if self._root is None:
             return None
         try:
             data = read_file(record_path(self._root, digest))
-            found, program = unsealed_answer(data)
+            found, answer = unsealed_answer(data)
         except (OSError, CorruptError):
             return None
         # Who could choose the program could choose among all that was ever signed.
-        return program if found == asked and not self._guard.refusal_in(self._root, data) else None
+        return answer if found == asked and not self._guard.refusal_in(self._root, data) else None
 
 
-def unsealed_answer(data: bytes) -> tuple[Question, str]:
-    """The question in a record, and the program that answers it. Raises CorruptError."""
+def _record(asked: Question, answer: Answer) -> dict[str, Any]:
+    """Settings are kept where they are asked for."""
+    chosen = {"recommended": dict(answer.settings)} if "settings" in asked else {}
+    return {**asked, **chosen, "program": answer.program}
+
+
+def unsealed_answer(data: bytes) -> tuple[Question, Answer]:
+    """The question in a record, and what answers it. Raises CorruptError."""
     found = records.unseal(RECORD_FORMAT, data)
     try:
         program = records.digits("program", found.pop("program", None), 64)
+        settings = records.texts("recommended", found.pop("recommended", None)) if "settings" in found else {}
     except ValueError as error:
         raise CorruptError(f"a record of {len(data)} bytes: {error}") from error
-    return found, program
+    return found, Answer(program, settings)
 
 
 def write_record(root: Path, digest: str, data: bytes, signature: bytes | None) -> None:

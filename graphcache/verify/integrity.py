@@ -15,11 +15,10 @@ from pathlib import Path
 
 from graphcache.digest import json_sha256
 from graphcache.errors import CorruptError, UsageError
-from graphcache.store import records
 from graphcache.store.base import Entry, Fault
 from graphcache.store.files import store_error
 from graphcache.store.local import LocalStore
-from graphcache.store.programs import RECORD_FORMAT
+from graphcache.store.programs import unsealed_answer
 from graphcache.store.quarantine import move_aside
 from graphcache.store.reading import read_file
 
@@ -114,11 +113,7 @@ def _program_faults(store: LocalStore) -> Iterator[Fault]:
 
 def _check_program(place: str, path: Path) -> None:
     """Raises CorruptError unless the file is an answer whose question has the digest of `place`, `ab/<digest>.json`."""
-    asked = records.unseal(RECORD_FORMAT, read_file(path))
-    try:
-        records.digits("program", asked.pop("program", None), 64)
-    except ValueError as error:
-        raise CorruptError(f"a remembered program: {error}") from error
+    asked, _ = unsealed_answer(read_file(path))
     digest = json_sha256(asked)
     if place != f"{digest[:2]}/{digest}.json":
         raise CorruptError(f"a remembered program whose place is programs/{digest[:2]}/{digest}.json")

@@ -16,6 +16,7 @@ import pytest
 
 import cli.build
 import cli.diff
+import graphcache.manifest.diff
 from cli.main import run
 from cli.progress import LineProgress, LiveProgress
 from graphcache.build.report import Running
@@ -50,7 +51,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graphs: list[Graph]
     monkeypatch.setenv("GRAPHCACHE_DIR", str(made.store.root))
     monkeypatch.setattr(cli.build, "identity", fake_toolchain)
     monkeypatch.setattr(cli.build.catalog, "select", lambda only: list(only) or ["fake"])
-    monkeypatch.setattr(cli.build.catalog, "list_graphs", lambda *_: listing(graphs))
+    for module in (cli.build.catalog, graphcache.manifest.diff):
+        monkeypatch.setattr(module, "list_graphs", lambda *_: listing(graphs))
     options = cli.build._build_options
     monkeypatch.setattr(cli.build, "_build_options", lambda given: replace(options(given), worker=made.worker))
     return made

@@ -21,7 +21,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from graphcache.build.worker import die_with, parse, serve, take_stdout
@@ -57,13 +57,17 @@ class FakeGraphCompiler:
             raise CompileError(str(graph.constants["export_error"]))
         return fake_program(graph), graph.args[:1]
 
+    @property
+    def settings(self) -> Mapping[str, str]:
+        return self._graph.with_recommended(self._graph.constants.get("recommended", {})).settings or {}
+
     def compile_exported(self) -> Compiled:
         graph = self._graph
         if "FAKE_COMPILES" in os.environ:
             with Path(os.environ["FAKE_COMPILES"]).open("a") as file:
                 file.write(graph.name + "\n")
         _misbehave(dict(graph.constants))
-        seed = json_sha256([fake_program(graph), dict(graph.settings)]).encode()
+        seed = json_sha256([fake_program(graph), dict(self.settings)]).encode()
         return Compiled(b"runnable " + seed * 100, b"dfg " + seed * 20, 1000 + graph.args[0].elements)
 
 

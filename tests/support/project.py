@@ -28,7 +28,7 @@ from graphcache.source.hash import SourceHashes
 from graphcache.source.tree import WorkTree
 from graphcache.store.base import Cost, Facts
 from graphcache.store.local import LocalStore
-from graphcache.store.programs import Programs
+from graphcache.store.programs import Answer, Programs
 from tests.store.fakes import TOOLCHAIN, fake_artifact
 
 GRAPHS = '''"""Graphs."""
@@ -67,6 +67,7 @@ def graph(function, size, **constants):
 
 options_dtype = "float32"
 """
+RECOMMENDED = {"tactic": "io-bound"}
 GROUPS = (
     TensorGroup("layers.{}.small", "0-3", "BF16", (4, 8), 64),
     TensorGroup("layers.{}.large", "0-3", "BF16", (16, 8), 256),
@@ -81,9 +82,10 @@ class FakeExporter:
         self.folder = folder
         self.asked: list[list[str]] = []
 
-    def __call__(self, graphs: Sequence[Graph]) -> list[str | GraphcacheError]:
+    def __call__(self, graphs: Sequence[Graph]) -> list[Answer | GraphcacheError]:
         self.asked.append([graph.name for graph in graphs])
-        return [self.program(graph) for graph in graphs]
+        found = [self.program(graph) for graph in graphs]
+        return [Answer(each, RECOMMENDED) if isinstance(each, str) else each for each in found]
 
     def program(self, graph: Graph) -> str | GraphcacheError:
         values: dict[str, Any] = {}

@@ -58,6 +58,7 @@ def graph(elements: int, dtype: str) -> Graph:
         catalog="adamw",
         function=FUNCTION,
         args=(*vectors, TensorSpec("grad", dtype, (elements,)), *scalars),
+        settings={},
     )
 
 

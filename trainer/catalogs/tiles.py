@@ -32,7 +32,7 @@ def cuts(weight: Weight, options: CatalogOptions) -> list[tuple[str, int]]:
 def cast(elements: int, dtype: str) -> Graph:
     """A tile of a gradient, [elements] float32, to the policy's dtype."""
     args = (TensorSpec("total", "float32", (elements,)),)
-    return Graph(f"tiles.cast[{elements}]", "tiles", f"{MODULE}:cast", args, {"dtype": dtype})
+    return Graph(f"tiles.cast[{elements}]", "tiles", f"{MODULE}:cast", args, {"dtype": dtype}, {})
 
 
 def join(weight: Weight, options: CatalogOptions) -> Graph:
@@ -41,7 +41,8 @@ def join(weight: Weight, options: CatalogOptions) -> Graph:
     args = tuple(TensorSpec(f"tile{i}", options.dtype, (size,)) for i, size in enumerate(sizes))
     shape = "x".join(map(str, weight.shape))
     runs = "+".join(f"{len(list(run))}*{size}" for size, run in groupby(sizes))
-    return Graph(f"tiles.join[{shape} of {runs}]", "tiles", f"{MODULE}:join", args, {"shape": list(weight.shape)})
+    name, constants = f"tiles.join[{shape} of {runs}]", {"shape": list(weight.shape)}
+    return Graph(name, "tiles", f"{MODULE}:join", args, constants, {})
 
 
 def catalog(table: TensorTable, config: Mapping[str, Any] | None, options: CatalogOptions) -> Listing:
