@@ -100,7 +100,7 @@ def warn_of_faults(faults: Iterable[Fault]) -> None:
 
 
 def warn_of_troubles(store: LocalStore) -> None:
-    """Remotes that did not do what was asked of them."""
+    """Warn of remotes that failed."""
     for trouble in store.troubles:
         report_warning("remote", trouble)
 

@@ -1,4 +1,4 @@
-"""What commands have in common: their class, which shows examples in its help, and the options of several of them."""
+"""What commands have in common: their class, which shows examples in its help, and shared options."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _totals(entries: Iterable[Entry], hits: dict[str, int]) -> dict[str, Any]:
 
 
 def _size_bytes(paths: Iterable[Path]) -> int:
-    """Of files that are still there: another process may take one away."""
+    """The size of those files that still exist: another process may delete one meanwhile."""
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
@@ -94,7 +94,7 @@ def _show(facts: dict[str, Any]) -> None:
         [
             ("cache", facts["cache"]),
             ("failures", f"{facts['failures']} ({facts['failures_retryable']} of them worth another try)"),
-            ("set aside", f"{facts['set_aside']} ({bytes_text(facts['set_aside_bytes'])})"),
+            ("quarantined", f"{facts['set_aside']} ({bytes_text(facts['set_aside_bytes'])})"),
             ("objects", f"{count_text(facts['objects'])} ({bytes_text(facts['objects_bytes'])})"),
         ]
     )

@@ -149,7 +149,7 @@ def _show(report: Report, compared: Sequence[Compared]) -> None:
     emit_facts(
         [
             *(("manifest", f"{one.file}: {one.compared} of {one.artifacts} compared") for one in compared),
-            *([("set aside", f"{count_text(report.set_aside)} now or before")] if report.set_aside else []),
+            *([("quarantined", f"{count_text(report.set_aside)} now or before")] if report.set_aside else []),
             ("corrupt", count_text(len(report.faults))),
             ("entries", f"{count_text(len(report.entries))} whole"),
             ("bytes", f"{count_text(report.size_bytes)} ({bytes_text(report.size_bytes)})"),

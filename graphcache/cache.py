@@ -166,7 +166,7 @@ class Cache:
         return comparisons
 
     def verify(self) -> integrity.Report:
-        """Reads every byte in the cache against its digests. What is corrupt is set aside, unless it is read-only."""
+        """Reads every byte in the cache against its digests. What is corrupt is quarantined, unless it is read-only."""
         return integrity.verify(self._store)
 
     def prove(self, graphs: Iterable[Graph]) -> list[Verdict]:

@@ -54,7 +54,7 @@ class Costs:
 
 
 def _distance(one: Graph, other: Graph) -> float:
-    """Of their sizes as a ratio: 3 and 12 are as far apart as 12 and 48."""
+    """The ratio of their sizes: 3 and 12 are as far apart as 12 and 48."""
     return abs(math.log(max(1, _elements(one)) / max(1, _elements(other))))
 
 

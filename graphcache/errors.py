@@ -61,8 +61,8 @@ class ToolchainError(GraphcacheError):
 
 
 class SpoiledError(GraphcacheError):
-    """A graph that changed the process it was exported in, which is to export no other one: modules that were imported
-    meanwhile may be other ones than in a new process, and nothing runs them again."""
+    """Exporting a graph changed its process, which must not export another graph: modules that were imported meanwhile
+    may differ from what a new process would import, and nothing imports them again."""
 
     name = "export"
 

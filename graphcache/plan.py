@@ -1,6 +1,6 @@
 """What is there and what is missing: each graph with its program, its artifact, and the reason when it has none.
 
-Reading only: nothing is exported, compiled or written here (a damaged object that is met on the way is set aside, as
+Reading only: nothing is exported, compiled or written here (a damaged object that is met on the way is quarantined, as
 by any look-up). The reason is recorded where it is decided.
 """
 

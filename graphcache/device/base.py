@@ -107,7 +107,7 @@ class DeviceBackend(Protocol):
 
 
 def check_args(graph: Graph, args: Sequence[Buffer]) -> None:
-    """That a call's arguments are what the graph was made for; anything else is an error of ours."""
+    """Check that a call's arguments are what the graph was made for; anything else is a bug of ours."""
     wanted = [(a.dtype, a.shape) for a in graph.args]
     given = [(a.spec.dtype, a.spec.shape) for a in args]
     assert wanted == given, f"{graph.name} takes {wanted}, was given {given}"

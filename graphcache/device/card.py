@@ -60,7 +60,7 @@ class Card(Protocol):
 
 
 def check_signature(graph: Graph, args: Sequence[TensorSpec]) -> None:
-    """That an artifact takes what its graph does. Raises CorruptError: the store served another graph's artifact."""
+    """Check that an artifact takes what its graph does. Raises CorruptError for another graph's artifact."""
     wanted, found = ([(a.dtype, a.shape) for a in specs] for specs in (graph.args, args))
     if wanted != found:
         raise CorruptError(f"the artifact of {graph.name} takes {found}, the graph {wanted}")

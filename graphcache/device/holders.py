@@ -66,7 +66,7 @@ def look_for_holders(root: Path, proc: Path = PROC) -> Look:
 
 
 def _check_visible(proc: Path) -> None:
-    """That /proc shows the processes of other users too."""
+    """Check that /proc shows the processes of other users too. Raises CannotTellError."""
     if os.geteuid() == 0:
         return
     try:

@@ -144,7 +144,7 @@ class HeaderObjectError(HeaderError):
 
 
 class HeaderDuplicateError(HeaderError):
-    """One key twice in an object: which of them counts would depend on the reader."""
+    """An object has one key twice, and readers differ in which of the two counts."""
 
     name = "header-duplicate-key"
     remedy = WRITER

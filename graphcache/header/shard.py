@@ -73,7 +73,7 @@ class Typed:
 
     @property
     def elements(self) -> int:
-        """Of one tensor."""
+        """The elements of one tensor."""
         return math.prod(self.shape)
 
     @property

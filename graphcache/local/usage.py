@@ -40,7 +40,7 @@ class Ledger:
         self._memo.update([PREFIX + key for key in keys], used)
 
     def usage(self) -> dict[str, Usage]:
-        """Every key that was ever used, as far as is remembered."""
+        """Every key that was ever used, as far as the ledger remembers."""
         found = {key[len(PREFIX) :]: _usage(value) for key, value in self._memo.items(PREFIX).items()}
         return {key: usage for key, usage in sorted(found.items()) if usage}
 

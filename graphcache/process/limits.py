@@ -85,7 +85,7 @@ def _ratio(quota: str, period: str) -> Iterator[float]:
 
 
 def _number(text: str) -> Iterator[int]:
-    """A limit, unless the text says that there is none (`max`, -1, nothing)."""
+    """A limit; None when the text says that there is none (`max`, -1, nothing)."""
     if text.strip().isdigit() and 0 < int(text) < _NO_LIMIT:
         yield int(text)
 

@@ -1,8 +1,8 @@
-"""Checkouts: the one around a folder, and whether the sources that this process hashes are those that lie there.
+"""Checkouts: the one around a folder, and whether this process hashes the sources that are there.
 
-A second checkout (a worktree, a reviewer's clone) beside the installed one is where they part: the `graphcache` command
-imports what is installed, while the manifests, and the edits that are asked about, are those of the current folder.
-Copies that are equal, as `pip install .` makes one, are as good as one.
+They differ when a second checkout (a worktree, a reviewer's clone) lies beside the installed one: the `graphcache`
+command imports what is installed, while the manifests and the edits in question are in the current folder. Equal
+copies, such as the one that `pip install .` makes, count as the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PROJECT = ("pyproject.toml", "setup.py")
 
 
 class SourceElsewhereError(SourceError):
-    """Graphs of one checkout asked about, and those of another one imported."""
+    """The question is about one checkout, and Python imports graphs from another."""
 
     name = "source-elsewhere"
 
@@ -35,7 +35,7 @@ def check_sources(functions: Iterable[str], starts: Iterable[Path]) -> None:
     source than this process would import.
 
     functions: of graphs and catalogs, `package.module:name`. A checkout without their modules (another project's,
-    which keeps manifests only) is none that could be meant.
+    which keeps manifests only) cannot be the one that is meant.
     """
     names, installed = sorted(set(functions)), _Sources(WorkTree())
     there: dict[Path, _Sources] = {}

@@ -1,7 +1,7 @@
 """The source hash of a graph: its function and everything first-party that it reaches, without importing any of it.
 
-docs/keys.md has the rules: what is first-party, followed, refused, not seen. What a syntax tree cannot tell is answered
-with more, never with less.
+docs/keys.md has the rules: what is first-party, followed, refused, not seen. Where a syntax tree cannot tell, the hash
+covers more, never less.
 
 Moving a file changes no digest, nor does renaming an import: definitions enter by the order in which they are reached.
 """
@@ -44,7 +44,7 @@ class SourceHash:
 def digest_now(function: str) -> str:
     """The digest of `package.module:name` as this process would import it. Raises SourceError.
 
-    Asked after an export, it is another one than was asked for when an edit may have come before the import.
+    Ask again after an export: a digest that differs means that the file was edited before it was imported.
     """
     return SourceHashes(WorkTree()).of(function).digest
 

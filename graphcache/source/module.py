@@ -27,14 +27,15 @@ READING = frozenset(
 )
 # Modules of the standard library that run other modules.
 IMPORT_SYSTEM = frozenset({"imp", "importlib", "pkgutil", "runpy", "zipimport"})
-# What of them hides no module that it runs. The value: whether a call may change something all the same.
+# Parts of the import system that run no module which stays hidden from the hash. The value: whether a call may still
+# change something.
 OPEN = {
     "importlib.invalidate_caches": False,
     # Imports the parents of a name with a dot.
     "importlib.util.find_spec": False,
     "importlib.metadata": False,
     "importlib.reload": True,
-    # Imports the package that it is asked for.
+    # Imports the package that it is given.
     "importlib.resources": True,
     "pkgutil.extend_path": True,
 }

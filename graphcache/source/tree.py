@@ -20,7 +20,7 @@ LAYOUTS = ("", "src/")
 
 
 class SourceError(GraphcacheError):
-    """Source that cannot be read, or of which cannot be told what it reaches."""
+    """Source that cannot be read, or whose reach cannot be determined."""
 
     name = "source"
 

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 DAY_SECS = 86_400.0
 # A commit takes seconds; a day also covers clocks of other machines that are wrong by hours.
 GRACE_SECS = DAY_SECS
-# Long enough for someone to look at what was set aside, at logs and at failures.
+# Long enough for someone to look at quarantined files, at logs and at failures.
 KEEP_SECS = 30 * DAY_SECS
 
 
@@ -171,7 +171,7 @@ def _entries(root: Path) -> list[Entry]:
     if reader.faults:
         raise StoreError(
             f"damaged entries: {len(reader.faults)}, first {reader.faults[0].path}: what they name cannot be told",
-            hint="run graphcache verify, which sets them aside, then gc again",
+            hint="run graphcache verify, which quarantines them, then gc again",
         )
     return entries
 
@@ -204,7 +204,7 @@ def _other_leftovers(layout: Layout, now: float) -> Iterator[Leftover]:
     yield from _older(layout, layout.temporary_files(), now, GRACE_SECS, "left by a killed write")
     yield from _older(layout, layout.lock_files(), now, GRACE_SECS, "an old claim")
     yield from _older(layout, layout.lease_files(), now, GRACE_SECS, "an old claim")
-    yield from _older(layout, layout.set_aside_files(), now, KEEP_SECS, "set aside over 30 days ago")
+    yield from _older(layout, layout.set_aside_files(), now, KEEP_SECS, "quarantined over 30 days ago")
     yield from _older(layout, layout.failure_files(), now, KEEP_SECS, "a failure of over 30 days ago")
     yield from _older(layout, layout.log_files(), now, KEEP_SECS, "a log of over 30 days ago")
 

@@ -73,7 +73,7 @@ class LocalStore:
         return iter(self._entries_at(self.layout.entry_files()))
 
     def open(self, entry: Entry, *, sha256: bool = False) -> Artifact:
-        """The checked artifact of `entry`; a bad one is set aside together with its entry.
+        """The checked artifact of `entry`; a bad one is quarantined together with its entry.
 
         `sha256` checks its name as well, in ten times the time: for verify. Raises CorruptError when it is bad or
         gone, StoreError when it cannot be told.
@@ -90,7 +90,7 @@ class LocalStore:
             ) from error
 
     def check_name(self, path: Path) -> bool:
-        """Whether the object file at `path` has the SHA-256 that it is named by; one that has not is set aside."""
+        """Whether the object file at `path` has the SHA-256 that it is named by; one that has not is quarantined."""
         name = path.name.removesuffix(OBJECT_SUFFIX)
         try:
             if path != self.layout.object(name):
@@ -217,7 +217,7 @@ class LocalStore:
         return entry
 
     def _record_at(self, path: Path, decode: Callable[[bytes], Record]) -> Record | None:
-        """What is in a small file; None when it is absent, or bad and set aside."""
+        """What is in a small file; None when it is absent, or bad and quarantined."""
         try:
             return decode(self._read(path))
         except FileNotFoundError:
@@ -244,7 +244,7 @@ class LocalStore:
             raise store_error("read", path, error) from error
 
     def _fault_pair(self, entry: Entry, problem: str, sha256: bool) -> None:
-        """Sets the object of `entry` aside, and `entry` with it unless another pair has taken its place."""
+        """Quarantines the object of `entry`, and `entry` with it unless another pair has taken its place."""
         path, named = self.layout.object(entry.object.sha256), self.layout.entry(entry.key)
         if self._entry_at(named) != entry:
             # Evicted or replaced since it was read: nothing is wrong with the store.

@@ -1,4 +1,4 @@
-"""Setting a bad file aside: out of the way of the next build, and kept for a look."""
+"""Quarantine: a bad file is moved out of the way of the next build, and kept for someone to look at."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from graphcache.store.files import make_folder
 
 
 def move_aside(path: Path, folder: Path, check: Callable[[Path], object]) -> Path | None:
-    """Moves `path` into `folder` and returns where it is; None when it is gone, or the store cannot be written.
+    """Moves `path` into `folder` and returns its new path; None when it is gone, or the store cannot be written.
 
-    What was moved is checked once more: since we read it, another process may have put a good file in its place. That
-    one is put back.
+    What was moved is checked once more: another process may have put a good file in its place since we read it. Such a
+    file is put back.
     """
     target = folder / f"{path.name}.{os.urandom(4).hex()}"
     try:

@@ -12,12 +12,12 @@ from graphcache.digest import checksum, sha256_hex
 from graphcache.errors import CorruptError
 from graphcache.store.base import Entry
 
-# An entry is 2 KB; what is far larger is none, and need not be read to know.
+# An entry is 2 KB: a file that is far larger is no entry, and need not be read to know.
 RECORD_LIMIT_BYTES = 1 << 20
 
 
 def read_file(path: Path, *, exactly_bytes: int | None = None, limit_bytes: int = RECORD_LIMIT_BYTES) -> bytes:
-    """The bytes of a regular file. Raises OSError; CorruptError for what is none or has another size."""
+    """The bytes of a regular file. Raises OSError; CorruptError for anything else, or another size."""
     # Without O_NONBLOCK a pipe under this name would be waited for.
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(handle, "rb") as file:

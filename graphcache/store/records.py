@@ -55,7 +55,7 @@ def mapping(name: str, value: object) -> Mapping[str, Any]:
 
 
 def count(name: str, value: object) -> int:
-    """A whole number from 0 to 2^63; a bool is none."""
+    """A whole number from 0 to 2^63, and not a bool."""
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError(f"{name} is {value!r}, not a count")
     return value

@@ -70,7 +70,7 @@ def identity(fusion: int, memo: Memo, revision: str | None = None) -> dict[str, 
 
 def check_fusion(fusion: int) -> None:
     if fusion not in FUSIONS:
-        raise UsageError(f"fusion {fusion} is none of {', '.join(map(str, FUSIONS))}", hint="a card has 8 PEs")
+        raise UsageError(f"fusion {fusion} is not one of {', '.join(map(str, FUSIONS))}", hint="a card has 8 PEs")
 
 
 def check_settings(settings: Mapping[str, str]) -> None:

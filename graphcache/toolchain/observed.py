@@ -1,7 +1,7 @@
 """The parts of a key that this machine can see, and why it cannot see the others: for comparing, not for building.
 
-`graphcache.toolchain.base.identity` needs all of them and says what to install; a reviewer's laptop has none, and can
-still be told which sources have changed.
+A build needs all parts (`graphcache.toolchain.base.identity`, which says what to install). A reviewer's laptop has no
+compiler and still learns which sources have changed.
 """
 
 from __future__ import annotations

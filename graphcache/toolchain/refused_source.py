@@ -18,7 +18,7 @@ _FEW = 3
 
 
 def blamed(module: ExportedProgram, error: VendorError) -> str:
-    """The message with the operators, and their lines, that it is about, as far as it tells."""
+    """The message, preceded by the operators it is about and their source lines, as far as it names any."""
     found = {next(filter(None, groups)) for groups in _NAMES.findall(str(error))}
     names = found or set(error.nodes[:_FEW] if len(error.nodes) <= _FEW else ())
     operators = [operator_at(node) for node in module.graph.nodes if node.op == "call_function" and node.name in names]

@@ -1,4 +1,4 @@
-"""The vendor's error text, made readable: a line that says it, the causes below, nothing of one run's own.
+"""The vendor's error text, made readable: a line for the fault, its causes below, nothing that varies by run.
 
 As it comes from 2026.4 it is Rust's `Debug` of a Python exception with its newlines escaped, the whole graph, objects
 by address, places in the vendor's source, and names of temporary files. 2026.2 raises `failed to compile the graph`,
@@ -45,6 +45,6 @@ def readable(text: str) -> str:
 
 
 def named_nodes(text: str) -> tuple[str, ...]:
-    """Names of the nodes that the text lists with their source: those that the failed part is made of."""
+    """Names of the nodes that the text lists with their source: the nodes of the part that failed."""
     listed = _SOURCE.search(text)
     return tuple(line.split()[0] for line in listed[1].splitlines() if line.strip()) if listed else ()

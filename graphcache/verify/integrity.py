@@ -2,7 +2,7 @@
 
 Covered: each entry against its own SHA-256 and place; each object that an entry names against size, XXH3-128, SHA-256
 and key; each other object against its name; each failure and each remembered program against its own SHA-256. What
-fails is set aside, as by any other read. Not covered: logs and locks; whether an artifact computes the right thing
+fails is quarantined, as by any other read. Not covered: logs and locks; whether an artifact computes the right thing
 (`graphcache.verify.numeric`), or compiles to the same bytes again (`graphcache.verify.rebuild`).
 """
 

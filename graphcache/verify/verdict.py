@@ -37,7 +37,7 @@ class Verdict:
 def by_fusion(entries: Iterable[Entry]) -> dict[int, list[Entry]]:
     """Entries by the fusion that they were compiled for, since a process can have one.
 
-    One that names none of the vendor's is put to 1, where its toolchain then differs.
+    An entry whose fusion the vendor does not have is listed under 1, where its toolchain then differs.
     """
     found: dict[int, list[Entry]] = {}
     for entry in entries:

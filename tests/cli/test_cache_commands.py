@@ -165,10 +165,10 @@ def test_verify_says_which_is_corrupt_and_exits_with_1(store, entries, invoke):
     out = invoke("verify", code=1).out
     assert entries[0].artifact_digest in out
     assert entries[1].key.digest in out
-    assert "entries    1 whole" in out
+    assert "entries      1 whole" in out
     again = invoke("verify").out.splitlines()
-    assert "corrupt    0" in again
-    assert "set aside  3 now or before" in again, "an artifact, its entry and another one"
+    assert "corrupt      0" in again
+    assert "quarantined  3 now or before" in again, "an artifact, its entry and another one"
     assert json.loads(invoke("verify", "--json").out)["set_aside"] == 3
 
 

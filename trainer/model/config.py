@@ -130,7 +130,7 @@ def _number(config: Mapping[str, Any], name: str, default: float | None = None) 
 
 
 def _flag(config: Mapping[str, Any], name: str) -> bool:
-    """A switch that is off unless it is given; the text "false" is none."""
+    """A switch that is off unless it is given; the text "false" is an error."""
     value = config.get(name)
     if value not in (None, True, False):
         raise ModelConfigError(f"{name} is {value!r}: not true or false")

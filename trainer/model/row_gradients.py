@@ -31,7 +31,7 @@ class RowGradients:
             self._add_up()
 
     def between(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
-        """Of the table's rows from `begin` to `end`: their numbers from `begin` on [n], each once, and sums [n, H].
+        """The rows from `begin` to `end` with gradients: numbers counted from `begin` [n], each once, and sums [n, H].
 
         Something must have been added.
         """

@@ -1,4 +1,4 @@
-"""Cuts gradients into AdamW's tiles and makes weights of them again, on the device that they are on."""
+"""Cuts gradients into AdamW's tiles, and joins updated tiles to weights, on the device that holds them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TileRunner:
                     self._casts[size] = self.backend.load(cast(size, options.dtype))
 
     def cut(self, weight: Weight, total: Buffer) -> Iterator[tuple[str, Buffer]]:
-        """A matrix's accumulator, float32, as each parameter's flat tiles, in order, in the policy's dtype.
+        """A matrix's accumulator, float32, as each parameter's flat tiles, in order, in the compute dtype.
 
         Takes it; the tiles are the caller's to free.
         """
@@ -41,7 +41,7 @@ class TileRunner:
             yield name, tile
 
     def join(self, weight: Weight, pieces: Sequence[Buffer]) -> Buffer:
-        """Its parameters' flat tiles, in order, of the policy's dtype, as one matrix. Frees the tiles."""
+        """Its parameters' flat tiles, in order, of the compute dtype, as one matrix. Frees the tiles."""
         (matrix,) = self.backend.call(self._joins[weight.name], pieces)
         self.backend.free(*pieces)
         return matrix

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from graphcache.device.base import Buffer, DeviceBackend
 
-# A piece of one parameter's gradient: flat, in the policy's dtype. A parameter's pieces laid end to end are the flat
+# A piece of one parameter's gradient: flat, in the compute dtype. A parameter's pieces laid end to end are the flat
 # parameter. A Tensor is on the host already, a Buffer must be downloaded or used where it is.
 Piece = Buffer | Tensor
 
@@ -75,7 +75,7 @@ class Unit(Protocol):
         """
 
     def place(self, name: str) -> Tensor:
-        """Where a parameter's new weight is to be written: flat, in the policy's dtype, on the host. Any thread."""
+        """Where a parameter's new weight is to be written: flat, in the compute dtype, on the host. Any thread."""
 
     def install(self, name: str) -> None:
         """Make what was written there the weight of the next forward pass. Once for each `place`; any thread."""

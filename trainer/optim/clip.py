@@ -12,7 +12,7 @@ MARGIN = 1e-6
 
 
 class NonFiniteGradientError(GraphcacheError):
-    """The norm of the gradients is not a number, or infinite: no update was made of them."""
+    """The norm of the gradients is infinite or not a number; no update was made."""
 
     name = "non-finite-gradient"
 

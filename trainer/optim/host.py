@@ -45,7 +45,7 @@ def square_sum(grad: Tensor) -> float:
 
 
 def _check(name: str, array: Tensor, dtype: torch.dtype, elements: int) -> None:
-    """That the code may be given the array's address. Raises ValueError."""
+    """Check that machine code may be given the array's address. Raises ValueError."""
     fits = array.is_cpu and array.is_contiguous() and array.dtype == dtype and array.numel() == elements
     if not fits or dtype not in ELEMENT:
         needed = f"{elements} contiguous numbers of {dtype} in host memory are needed"

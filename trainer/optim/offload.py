@@ -87,7 +87,7 @@ class HostUpdate:
         return self.of.parameter.decays
 
     def square_sum(self) -> float:
-        """Of this piece, which is on the host from then on."""
+        """The sum of squares of this piece, which is on the host from then on."""
         self.piece = self._gradient()
         return square_sum(self.piece)
 
@@ -95,7 +95,7 @@ class HostUpdate:
         self.of.apply(self.begin, self.end, self._gradient(), scalars)
 
     def _gradient(self) -> Tensor:
-        """[end - begin] in the policy's dtype, on the host; the device's copy is freed."""
+        """[end - begin] in the compute dtype, on the host; the device's copy is freed."""
         if isinstance(self.piece, Tensor):
             return self.piece
         backend = self.of.unit.backend

@@ -98,7 +98,7 @@ class ResidentParameter:
 
 @dataclass
 class ResidentUpdate:
-    """The gradient of one tile, [n] of the policy's dtype, and the update that it is for."""
+    """The gradient of one tile, [n] of the compute dtype, and the update that it is for."""
 
     of: ResidentParameter
     index: int
