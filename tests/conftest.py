@@ -6,7 +6,9 @@ which wants 8, could not be made after it. Child processes keep the environment 
 
 from __future__ import annotations
 
+import os
 import pwd
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,16 @@ with pytest.MonkeyPatch.context() as environment:
 def no_cache_of_this_user(tmp_path_factory, monkeypatch):
     """What a test remembers of a cache that is not there yet does not stay on the machine."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "xdg"))
+
+
+@pytest.fixture(scope="session")
+def compiled_cache(tmp_path_factory) -> Path:
+    """A cache that all tests of a session build into, also those of other processes: each graph is compiled once.
+
+    For tests that need artifacts. Tests of the build itself have empty caches of their own.
+    """
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
 
 
 @pytest.fixture

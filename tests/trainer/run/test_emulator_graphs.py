@@ -34,12 +34,11 @@ def model(kind, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cache(model, tmp_path_factory) -> Path:
+def cache(model, compiled_cache) -> Path:
     """A cache with all graphs of the tiny model."""
-    folder = tmp_path_factory.mktemp("cache")
     command = [sys.executable, "-m", "cli.main", "build", "--shapes-from", str(model), "--sequence", str(SEQ)]
-    subprocess.run([*command, "--cache", str(folder)], check=True)
-    return folder
+    subprocess.run([*command, "--cache", str(compiled_cache)], check=True)
+    return compiled_cache
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,11 @@ pytestmark = pytest.mark.compiler
 
 
 @pytest.fixture(scope="module")
-def cache(llama, tmp_path_factory) -> Path:
+def cache(llama, compiled_cache) -> Path:
     """A cache with the tiny model's AdamW graphs."""
-    folder = tmp_path_factory.mktemp("cache")
     command = [sys.executable, "-m", "cli.main", "build", "--shapes-from", str(llama), "--only", "adamw"]
-    subprocess.run([*command, "--cache", str(folder)], check=True, capture_output=True)
-    return folder
+    subprocess.run([*command, "--cache", str(compiled_cache)], check=True, capture_output=True)
+    return compiled_cache
 
 
 def emulated(config: RunConfig, out: Path, cache: Path, **others) -> RunConfig:
