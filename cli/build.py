@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cli.cache import toolchain_text, warn_of_faults, warn_of_troubles
+from cli.cache import proof_state, toolchain_text, warn_of_faults, warn_of_troubles
 from cli.options import (
     PATH,
     Positive,
@@ -22,9 +22,11 @@ from cli.options import (
     remote_option,
 )
 from cli.progress import build_progress
+from cli.prove import Lines as ProofLines
 from cli.render import emit_facts, emit_json, emit_table
 from graphcache import catalog
 from graphcache.build.build import DEFAULT_TIMEOUT_SECS, BuildOptions, build
+from graphcache.build.prove import Quiet, prove
 from graphcache.build.report import Report
 from graphcache.catalog import CatalogOptions
 from graphcache.costs import Costs
@@ -40,6 +42,7 @@ from graphcache.manifest.text import ManifestError
 from graphcache.plan import PlanItem, plan
 from graphcache.process.shown import bytes_text, count_text, printable, secs_text
 from graphcache.process.streams import report_warning
+from graphcache.proof.verdict import Verdict
 from graphcache.remote.opening import open_store
 from graphcache.remote.url import remote_urls
 from graphcache.source.checkout import check_sources
@@ -51,6 +54,7 @@ from graphcache.store.programs import Programs, question_digest
 from graphcache.toolchain.base import DEFAULT_FUSION, FUSIONS, identity
 
 FAILED = 1
+PROOFS = ("all", "auto", "none")
 # What no compile takes and no machine has.
 MOST_SECS, MOST_GB = 1e9, 1e6
 
@@ -129,6 +133,15 @@ class Request:
     metavar="FILE",
     help="Write the graphs, their artifacts and costs to FILE; with --dry-run, what is missing as planned.",
 )
+@click.option(
+    "--prove",
+    "proofs",
+    type=click.Choice(PROOFS),
+    default="auto",
+    show_default=True,
+    help="Prove that artifacts are right: all of the model's; what is compiled now and sooner proven than that took; "
+    "or none.",
+)
 @click.option("--retry", is_flag=True, help="Compile also what the compiler refused before.")
 @click.option("--dry-run", is_flag=True, help="Show what would be compiled, and why.")
 @cache_option
@@ -166,16 +179,21 @@ def command(
                 costs=request.costs,
                 listener=listener,
             )
-    written = manifest is not None and not report.failed
+        if options["proofs"] == "all":
+            _prove_all(request, report, memo, options, as_json)
+    disproven = [
+        entry.graph.name for entry, verdict in _verdicts(request, report) if proof_state(verdict) == "disproven"
+    ]
+    written = manifest is not None and not report.failed and not disproven
     if manifest is not None and written:
         _write(manifest, request, report.toolchain, ((o.item, o.entry) for o in report.outcomes))
     if as_json:
         emit_json(_as_json(request, report, str(manifest) if written else None))
     else:
-        _show(request, report, manifest)
+        _show(request, report, manifest, written)
     if push:
         _push_built(request, report)
-    return FAILED if report.failed else 0
+    return FAILED if report.failed or disproven else 0
 
 
 def _store(cache: str | None, remotes: Sequence[str], push: bool) -> LocalStore:
@@ -194,6 +212,18 @@ def _push_built(request: Request, report: Report) -> None:
         items = [outcome.item for outcome in report.outcomes]
         answers = [question_digest(item.source.digest, item.graph, torch) for item in items]
         request.store.push_built([o.entry for o in report.outcomes if o.entry], answers)
+
+
+def _prove_all(request: Request, report: Report, memo: Memo, options: Mapping[str, Any], as_json: bool) -> None:
+    """Proves what the build has left: what was there before, and what takes longer than its compile."""
+    left = [entry for entry, verdict in _verdicts(request, report) if verdict is None]
+    chosen = _build_options({**options, "fusion": request.fusion})
+    prove(request.store, left, memo, options=chosen, listener=Quiet() if as_json else ProofLines())
+
+
+def _verdicts(request: Request, report: Report) -> list[tuple[Entry, Verdict | None]]:
+    entries = (outcome.entry for outcome in report.outcomes)
+    return [(entry, request.store.verdict(entry)) for entry in entries if entry is not None]
 
 
 def _request(
@@ -237,6 +267,7 @@ def _build_options(options: Mapping[str, Any]) -> BuildOptions:
         timeout_secs=options["timeout_secs"],
         memory_bytes=None if memory_gb is None else int(memory_gb * 1e9),
         retry=options["retry"],
+        prove=options["proofs"] != "none",
         **given(jobs=options["jobs"]),
     )
 
@@ -305,7 +336,7 @@ def _manifest(
         listing=request.listing,
         sources={item.graph.name: item.source for item, _ in pairs},
         programs={**programs, **{name: entry.program for name, entry in entries.items()}},
-        compiled={name: Compiled.of(entry) for name, entry in entries.items()},
+        compiled={name: Compiled.of(entry, request.store.verdict(entry)) for name, entry in entries.items()},
     )
 
 
@@ -322,7 +353,7 @@ def _as_json(request: Request, report: Report, manifest: str | None) -> dict[str
     }
 
 
-def _show(request: Request, report: Report, manifest: Path | None) -> None:
+def _show(request: Request, report: Report, manifest: Path | None, written: bool) -> None:
     warn_of_faults(request.store.faults)
     warn_of_troubles(request.store)
     for outcome in report.failed:
@@ -333,8 +364,13 @@ def _show(request: Request, report: Report, manifest: Path | None) -> None:
             print(f"\nfailed  {outcome.graph.name}: {cause}\n  {again}")
             if trouble.log:
                 print(f"  log: {request.store.root / trouble.log}")
-    if manifest is not None and report.failed:
-        report_warning("manifest", f"{manifest} was not written: it would list graphs that were not compiled")
+    verdicts = _verdicts(request, report)
+    for entry, verdict in verdicts:
+        if verdict is not None and verdict.state != "proven":
+            print(printable(f"{verdict.state}  {entry.graph.name}: {verdict.reason}"))
+    if manifest is not None and not written:
+        why = "it would list graphs that were not compiled, or that are disproven"
+        report_warning("manifest", f"{manifest} was not written: {why}")
     entries = [outcome.entry for outcome in report.outcomes if outcome.entry]
     compiled = [outcome.entry.cost for outcome in report.outcomes if outcome.state == "compiled" and outcome.entry]
     size_bytes = sum(entry.size_bytes for entry in entries)
@@ -342,14 +378,21 @@ def _show(request: Request, report: Report, manifest: Path | None) -> None:
         [
             ("toolchain", toolchain_text(report.toolchain)),
             ("cache", str(request.store.root)),
-            *([("manifest", str(manifest))] if manifest is not None and not report.failed else []),
+            *([("manifest", str(manifest))] if written else []),
             ("compiled", _compiled_text(compiled)),
             ("failed", count_text(len(report.failed))),
             ("ready", f"{len(entries)} of {len(report.outcomes)}"),
+            ("proven", _proven_text([verdict for _, verdict in verdicts])),
             ("took", secs_text(report.wall_secs)),
             ("bytes", f"{count_text(size_bytes)} ({bytes_text(size_bytes)})"),
         ]
     )
+
+
+def _proven_text(verdicts: Sequence[Verdict | None]) -> str:
+    """How many, and what proves the rest."""
+    proven, unknown = sum(proof_state(v) == "proven" for v in verdicts), verdicts.count(None)
+    return f"{proven} of {len(verdicts)}" + (f"; {unknown} left: graphcache prove" if unknown else "")
 
 
 def _compiled_text(costs: Sequence[Cost]) -> str:

@@ -12,6 +12,7 @@ from graphcache.local.memo import memo_of
 from graphcache.local.usage import Ledger, Usage
 from graphcache.location import cache_dir
 from graphcache.process.streams import report_warning
+from graphcache.proof.verdict import Verdict
 from graphcache.remote.opening import open_store
 from graphcache.store.base import Entry, Fault
 from graphcache.store.files import dangling_hint
@@ -90,8 +91,14 @@ def by_name(entries: Iterable[Entry]) -> list[Entry]:
     return sorted(entries, key=lambda entry: (entry.graph.catalog, entry.graph.name, entry.key.digest))
 
 
-def entry_json(entry: Entry) -> dict[str, Any]:
-    return {**entry.as_json(), "key_digest": entry.key.digest}
+def entry_json(entry: Entry, verdict: Verdict | None = None) -> dict[str, Any]:
+    """`verdict`: on the entry's artifact; None when nobody tried to prove it."""
+    return {**entry.as_json(), "key_digest": entry.key.digest, "proof": verdict and verdict.as_json()}
+
+
+def proof_state(verdict: Verdict | None) -> str:
+    """`proven`, `disproven` or `unproven`."""
+    return "unproven" if verdict is None else verdict.state
 
 
 def warn_of_faults(faults: Iterable[Fault]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cli.cache import KEY_DIGITS, by_name, entry_json, open_cache, toolchain_text, warn_of_faults
+from cli.cache import KEY_DIGITS, by_name, entry_json, open_cache, proof_state, toolchain_text, warn_of_faults
 from cli.options import cache_option, cli_command, json_option
 from cli.render import emit_facts, emit_json, emit_table
 from graphcache.process.shown import bytes_text, count_text, secs_text
@@ -19,15 +19,16 @@ def command(cache: str | None, as_json: bool) -> None:
     """
     store = open_cache(cache)
     entries = by_name(store.entries())
+    verdicts = {entry.key.digest: store.verdict(entry) for entry in entries}
     warn_of_faults(store.faults)
     size_bytes = sum(entry.size_bytes for entry in entries)
     if as_json:
         faults = [fault.as_json() for fault in store.faults]
-        listed = [entry_json(entry) for entry in entries]
+        listed = [entry_json(entry, verdicts[entry.key.digest]) for entry in entries]
         emit_json({"cache": str(store.root), "entries": listed, "faults": faults, "size_bytes": size_bytes})
         return
     emit_table(
-        ("key", "graph", "catalog", "shapes", "toolchain", "created", "compiled in", "bytes"),
+        ("key", "graph", "catalog", "shapes", "toolchain", "created", "compiled in", "bytes", "proof"),
         [
             (
                 entry.key.digest[:KEY_DIGITS],
@@ -38,6 +39,7 @@ def command(cache: str | None, as_json: bool) -> None:
                 entry.created,
                 secs_text(entry.cost.wall_secs),
                 count_text(entry.size_bytes),
+                proof_state(verdicts[entry.key.digest]),
             )
             for entry in entries
         ],

@@ -26,7 +26,8 @@ COMMANDS = {
     "diff": Registered("cli.diff:command", "Say which graphs are stale, why, and what building them costs."),
     "ls": Registered("cli.ls:command", "List the graphs in the cache, sorted by catalog and name."),
     "show": Registered("cli.show:command", "Show one entry: its key, graph, cost and artifact."),
-    "verify": Registered("cli.verify:command", "Check every byte in the cache; optionally results and rebuilds."),
+    "prove": Registered("cli.prove:command", "Prove that artifacts compute what their graphs say."),
+    "verify": Registered("cli.verify:command", "Check every byte in the cache; optionally rebuilds."),
     "push": Registered("cli.push:command", "Write entries of the cache to a remote that lacks them."),
     "pull": Registered("cli.pull:command", "Fill the cache from a remote, everything checked."),
     "export": Registered("cli.export:command", "Write artifacts of the cache into one file."),
@@ -43,7 +44,7 @@ EPILOG = """
 Exit codes:
   0    done, or nothing to do
   1    something to do (diff), a failed compile (build), corruption (verify,
-       show)
+       show), a wrong artifact (prove)
   2    an error: bad input, bad usage, an environment that cannot do it
   130  interrupted; 143: terminated; 141: the reader of the output has gone
 \b

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from cli.cache import entry_json, open_cache, usage_of, warn_of_faults
+from cli.cache import entry_json, open_cache, toolchain_text, usage_of, warn_of_faults
 from cli.options import cache_option, cli_command, json_option
 from cli.render import emit_facts, emit_json
 from graphcache.artifact import Artifact
 from graphcache.graph import TensorSpec
 from graphcache.local.usage import Usage
 from graphcache.process.shown import bytes_text, count_text, secs_text
+from graphcache.proof.verdict import Verdict
 from graphcache.store.base import Entry
 from graphcache.store.find import by_prefix
 
@@ -32,21 +33,22 @@ def command(key: str, cache: str | None, as_json: bool) -> None:
     try:
         entry = by_prefix(store, key)
         artifact = store.open(entry)
+        verdict = store.verdict(entry)
     finally:
         warn_of_faults(store.faults)
     usage = usage_of(store).get(entry.key.digest, Usage(0, 0.0))
     path = store.layout.object(entry.artifact_digest)
     if as_json:
-        emit_json({**entry_json(entry), "file": str(path), "hits": usage.hits, **_sizes(artifact)})
+        emit_json({**entry_json(entry, verdict), "file": str(path), "hits": usage.hits, **_sizes(artifact)})
     else:
-        _show(entry, artifact, str(path), usage)
+        _show(entry, artifact, str(path), usage, verdict)
 
 
 def _sizes(artifact: Artifact) -> dict[str, Any]:
     return {"runnable_bytes": len(artifact.runnable), "dfg_bytes": len(artifact.dfg)}
 
 
-def _show(entry: Entry, artifact: Artifact, path: str, usage: Usage) -> None:
+def _show(entry: Entry, artifact: Artifact, path: str, usage: Usage, verdict: Verdict | None) -> None:
     graph = entry.graph
     estimate = "none" if entry.facts.estimate_ns is None else f"{count_text(entry.facts.estimate_ns)} ns"
     emit_facts(
@@ -62,12 +64,25 @@ def _show(entry: Entry, artifact: Artifact, path: str, usage: Usage) -> None:
             ("compiled in", f"{secs_text(entry.cost.wall_secs)} (CPU {secs_text(entry.cost.cpu_secs)})"),
             ("compiler's memory", bytes_text(entry.cost.peak_rss_bytes)),
             ("estimated device time", estimate),
+            *_proof(verdict),
             ("artifact", entry.artifact_digest),
             ("file", path),
             ("hits", count_text(usage.hits)),
             ("bytes", f"{count_text(entry.size_bytes)} ({_parts_text(artifact)})"),
         ]
     )
+
+
+def _proof(verdict: Verdict | None) -> list[tuple[str, str]]:
+    """What ran, on what, and each result's error beside its bound."""
+    if verdict is None:
+        return [("proof", "unproven: nobody has tried")]
+    ran = f"{verdict.ran} of {toolchain_text(verdict.releases)}, {verdict.sets} sets of inputs from seed {verdict.seed}"
+    rows = [("proof", verdict.text), ("  ran", f"{ran}, {secs_text(verdict.secs)}, {verdict.created}")]
+    for place, result in enumerate(verdict.results):
+        error = "not a number" if result.error is None else f"{result.error:.3g}"
+        rows.append((f"  result {place}", f"{result.dtype}, largest error {error} where {result.bound:.3g} is allowed"))
+    return rows
 
 
 def _specs(specs: Iterable[TensorSpec]) -> str:

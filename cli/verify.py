@@ -1,8 +1,8 @@
-"""`graphcache verify`: every byte against its digest; optionally results against float64, and rebuilds."""
+"""`graphcache verify`: every byte against its digest; optionally rebuilds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from graphcache.process.shown import bytes_text, count_text, printable
 from graphcache.store.base import Entry
 from graphcache.store.local import LocalStore
 from graphcache.verify.integrity import Report, verify
-from graphcache.verify.numeric_checks import numeric_checks
 from graphcache.verify.rebuild import rebuilds
 from graphcache.verify.verdict import Verdict
 
@@ -48,28 +47,23 @@ class Compared:
     "verify",
     examples=(
         "graphcache verify",
-        "graphcache verify 3f2a91c04b7e --numeric",
+        "graphcache verify 3f2a91c04b7e --rebuild",
         "graphcache verify --rebuild --json",
         "graphcache verify --manifest cache_manifests/llama-3.1-8b-adamw.json",
     ),
 )
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
-@click.option(
-    "--numeric", is_flag=True, help="Run the lowered graphs on the host against float64: the largest error in ulps."
-)
 @click.option("--rebuild", is_flag=True, help="Compile again and compare the bytes.")
 @manifests_option("Also compare the artifacts with the digests in this manifest; may be given several times.")
 @cache_option
 @json_option
-def command(
-    keys: tuple[str, ...], numeric: bool, rebuild: bool, manifests: tuple[Path, ...], cache: str | None, as_json: bool
-) -> int:
-    """Check every byte in the cache; optionally results and rebuilds. Exit code 1 when anything is wrong.
+def command(keys: tuple[str, ...], rebuild: bool, manifests: tuple[Path, ...], cache: str | None, as_json: bool) -> int:
+    """Check every byte in the cache; optionally rebuilds. Exit code 1 when anything is wrong.
 
     Without KEY, all entries and all files. KEY is a key's digest, or its first digits. What is corrupt is named and set
     aside, so that the next build compiles it again. --manifest tells forged bytes apart, which pass every check of the
-    cache itself. --numeric and --rebuild need the vendor's compiler of the version that made an entry; others are
-    skipped, and said to be.
+    cache itself. --rebuild needs the vendor's compiler of the version that made an entry; others are skipped, and said
+    to be. What artifacts compute is what `graphcache prove` shows.
     """
     recorded = {path: read_manifest(path) for path in manifests}
     store = open_cache(cache)
@@ -77,51 +71,37 @@ def command(
     found = {entry.key.digest: entry.artifact_digest for entry in report.entries}
     compared = [Compared.of(path, manifest, found) for path, manifest in recorded.items()]
     other = [named for one in compared for named in one.other]
-    deep = {name: check for name, check in DEEP.items() if {"numeric": numeric, "rebuild": rebuild}[name]}
     if not as_json:
         _show(report, compared)
-    verdicts = _run_deep(store, report.entries, deep, quiet=as_json)
+    verdicts = _rebuild(store, report.entries, quiet=as_json) if rebuild else []
     if as_json:
-        facts = {name: [verdict.as_json() for verdict in found] for name, found in verdicts.items()}
+        facts = {"rebuild": [verdict.as_json() for verdict in verdicts]} if rebuild else {}
         counts = [{"file": one.file, "artifacts": one.artifacts, "compared": one.compared} for one in compared]
         named = {"manifests": counts, "other_bytes": [asdict(each) for each in other]}
         emit_json({"cache": str(store.root), **_as_json(report), **named, **facts})
-    wrong = [v for found in verdicts.values() for v in found if v.state == "failed"]
+    wrong = [verdict for verdict in verdicts if verdict.state == "failed"]
     return 0 if report.sound and not other and not wrong else CorruptError.exit_code
 
 
-DeepCheck = Callable[[LocalStore, Sequence[Entry], Memo], Iterator[Verdict]]
-
-DEEP: dict[str, DeepCheck] = {
-    "numeric": numeric_checks,
-    "rebuild": lambda store, entries, memo: rebuilds(entries, memo, BuildOptions()),
-}
-
-
-def _run_deep(
-    store: LocalStore, entries: Sequence[Entry], deep: dict[str, DeepCheck], *, quiet: bool
-) -> dict[str, list[Verdict]]:
-    """Verdicts by check, sorted by graph; each is printed when it is found, since it takes seconds."""
-    found: dict[str, list[Verdict]] = {}
-    for name, check in deep.items():
-        found[name] = []
-        with memo_of(store.root) as memo:
-            for verdict in _may_be_run(check, store, entries, memo):
-                found[name].append(verdict)
-                if not quiet:
-                    line = f"{name}  {verdict.state:<7}  {verdict.entry.graph.name}  {verdict.detail}"
-                    print(printable(line), flush=True)
-        found[name].sort(key=lambda v: (v.entry.graph.name, v.entry.key.digest))
-    return found
+def _rebuild(store: LocalStore, entries: Sequence[Entry], *, quiet: bool) -> list[Verdict]:
+    """Sorted by graph; each is printed when it is found, since it takes seconds."""
+    found = []
+    with memo_of(store.root) as memo:
+        for verdict in _rebuilt(entries, memo):
+            found.append(verdict)
+            if not quiet:
+                line = f"rebuild  {verdict.state:<7}  {verdict.entry.graph.name}  {verdict.detail}"
+                print(printable(line), flush=True)
+    return sorted(found, key=lambda v: (v.entry.graph.name, v.entry.key.digest))
 
 
-def _may_be_run(check: DeepCheck, store: LocalStore, entries: Sequence[Entry], memo: Memo) -> Iterator[Verdict]:
-    """Both checks call the function that an entry names, and others may have written the entry."""
+def _rebuilt(entries: Sequence[Entry], memo: Memo) -> Iterator[Verdict]:
+    """Calls the function that an entry names, and others may have written the entry."""
     for entry in entries:
         if not may_be_called(entry.graph):
             detail = f"{entry.graph.function} is no function beside an installed catalog, so it is not run"
             yield Verdict(entry, "skipped", detail)
-    yield from check(store, [entry for entry in entries if may_be_called(entry.graph)], memo)
+    yield from rebuilds([entry for entry in entries if may_be_called(entry.graph)], memo, BuildOptions())
 
 
 def _as_json(report: Report) -> dict[str, Any]:

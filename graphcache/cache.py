@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from graphcache.artifact import Artifact
 from graphcache.build.build import DEFAULT_TIMEOUT_SECS, BuildOptions, build, default_jobs
+from graphcache.build.prove import Proven, prove
 from graphcache.build.report import Listener, Report
 from graphcache.catalog import names
 from graphcache.errors import UsageError
@@ -40,8 +41,6 @@ from graphcache.toolchain.base import DEFAULT_FUSION, check_fusion
 from graphcache.toolchain.observed import seen
 from graphcache.trust.guard import guard_of_environment
 from graphcache.verify import integrity
-from graphcache.verify.numeric_checks import numeric_checks
-from graphcache.verify.verdict import Verdict
 
 if TYPE_CHECKING:
     from graphcache.device.base import DeviceBackend
@@ -106,7 +105,11 @@ class Cache:
         asked = list(graphs)
         _check_names(asked)
         options = BuildOptions(
-            fusion=self.fusion, jobs=default_jobs() if jobs is None else jobs, timeout_secs=timeout_secs, retry=retry
+            fusion=self.fusion,
+            jobs=default_jobs() if jobs is None else jobs,
+            timeout_secs=timeout_secs,
+            retry=retry,
+            prove=True,
         )
         with memo_of(self.folder, building=True) as memo:
             programs = Programs(self.folder, guard=self._store.guard)
@@ -169,17 +172,23 @@ class Cache:
         """Reads every byte in the cache against its digests. What is corrupt is quarantined, unless it is read-only."""
         return integrity.verify(self._store)
 
-    def prove(self, graphs: Iterable[Graph]) -> list[Verdict]:
-        """Runs the artifacts of graphs on the host and compares their results with float64, in a process of its own.
+    def prove(self, graphs: Iterable[Graph], *, jobs: int | None = None) -> list[Proven]:
+        """Whether the artifacts of graphs compute what their functions say, shown by running them on the host in
+        processes of their own (docs/proof.md); one answer a graph, in their order. What has a verdict is not run again.
 
-        Raises as `require` does for graphs that are not in the cache.
+        jobs: proofs at once; None: as CPUs and memory allow
+
+        Raises UsageError for a cache that is read-only, and as `require` does for graphs that are not in the cache.
         """
+        if self.read_only:
+            raise UsageError(f"the cache {self.folder} was opened read-only", hint="Cache(folder) to keep verdicts")
         asked = list(graphs)
         found = entries(self.plan(asked), command=self._build_command(asked))
         # An entry may be of another graph with the same program: its own function is the one to compare with.
         ours = [replace(e, facts=replace(e.facts, graph=graph)) for graph in asked for e in (found[graph.name],)]
-        with memo_of(self.folder, read_only=self.read_only) as memo:
-            return list(numeric_checks(self._store, ours, memo))
+        options = BuildOptions(fusion=self.fusion, jobs=default_jobs() if jobs is None else jobs)
+        with memo_of(self.folder) as memo:
+            return prove(self._store, ours, memo, options=options)
 
     def _build_command(self, graphs: Sequence[Graph]) -> str:
         """MODEL stands for the checkpoint, which graphs do not know."""

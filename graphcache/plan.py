@@ -14,6 +14,7 @@ from typing import Literal
 from graphcache.errors import headline
 from graphcache.graph import Graph
 from graphcache.key import Key, parts_of
+from graphcache.proof.verdict import Verdict
 from graphcache.source.hash import SourceHash, SourceHashes
 from graphcache.store.base import Entry, Failure, Store, Wanted
 from graphcache.store.find import find
@@ -21,7 +22,7 @@ from graphcache.store.programs import Programs, question_digest
 
 _log = logging.getLogger(__name__)
 
-State = Literal["ready", "missing", "failed", "unknown"]
+State = Literal["ready", "missing", "failed", "disproven", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,13 @@ class PlanItem:
     """One graph.
 
     state:   `ready`: its artifact is in the store. `missing`: it is not. `failed`: nor could it be, the compiler
-             refused this very key before. `unknown`: nobody remembers its program, so it has to be exported first.
+             refused this very key before. `disproven`: it is in the store and computes the wrong thing, so nothing may
+             use it. `unknown`: nobody remembers its program, so it has to be exported first.
     reason:  why it is not ready, for people; empty when it is
     key:     what it is compiled under by the toolchain that was given; None while its program is unknown
     entry:   the store's, when it is ready; its key may have parts that only a builder sees besides those of `key`
     failure: the last failed compile of `key`, whether it is worth another try or not
+    verdict: on the artifact of `entry`, or on the one that is disproven
     """
 
     graph: Graph
@@ -43,6 +46,7 @@ class PlanItem:
     key: Key | None = None
     entry: Entry | None = None
     failure: Failure | None = None
+    verdict: Verdict | None = None
 
     @property
     def program(self) -> str | None:
@@ -95,7 +99,9 @@ def of_program(graph: Graph, source: SourceHash, program: str, toolchain: Mappin
     key = Key.of(program, toolchain, graph.settings)
     found = find(store, program, parts_of(toolchain, graph.settings))
     if found.entry is not None:
-        return PlanItem(graph, source, "ready", "", key, found.entry)
+        return PlanItem(graph, source, "ready", "", key, found.entry, verdict=store.verdict(found.entry))
+    if found.disproven is not None:
+        return PlanItem(graph, source, "disproven", found.disproven.text, key, verdict=found.disproven)
     failure = store.failure(key)
     if failure is not None and not failure.retryable:
         return PlanItem(graph, source, "failed", f"failed before: {headline(failure.cause)}", key, None, failure)

@@ -18,17 +18,20 @@ COMPILING = ("graphcache.build", "graphcache.export", "graphcache.toolchain", "g
 # Modules that run inside an export or a compile, where torch is loaded anyway.
 NEED_TORCH = (
     "graphcache.build.check",
+    "graphcache.build.prover",
     "graphcache.build.worker",
     "graphcache.device",
-    "graphcache.export.example_inputs",
     "graphcache.export.program",
     "graphcache.export.recommend",
     "graphcache.export.source_lines",
     "graphcache.export.torch_state",
+    "graphcache.proof.bounds",
+    "graphcache.proof.check",
+    "graphcache.proof.inputs",
+    "graphcache.proof.rules",
     "graphcache.runtime.refusal",
     "graphcache.toolchain.furiosa",
     "graphcache.toolchain.refused_source",
-    "graphcache.verify.numeric",
 )
 HEAVY = ("torch", "numpy", "rich", "transformers", "fsspec", "asyncio")
 # What only a remote needs.

@@ -83,6 +83,7 @@ def _run_options(function: F) -> F:
             "--trust", type=path, help="Take only graphs that a key in this file signed; else GRAPHCACHE_TRUST."
         ),
         click.option("--fusion", type=int, default=default.fusion, help="PEs that the graphs are compiled for."),
+        click.option("--require-proof", is_flag=True, help="Refuse graphs that are not proven, instead of a warning."),
         click.option("--eager-layers", is_flag=True, help="Emulator: only the optimizer's graphs are from the cache."),
         click.option("--pool-gib", type=float, help="Emulator: the card's memory. Default: 47.5."),
         click.option(

@@ -24,8 +24,8 @@ LARGEST_POOL_GIB = 2.0**20
 # What may differ between a run and its continuation: where things are, and what changes no arithmetic.
 FREE_ON_RESUME = frozenset(
     {"model", "data", "out", "backend", "steps", "resident_layers", "update_workers", "save_every", "keep", "resume",
-     "cache", "remote", "trust", "fusion", "eager_layers", "pool_gib", "emulated_time", "emulated_link",
-     "tensorboard", "ignore_fields",
+     "cache", "remote", "trust", "fusion", "require_proof", "eager_layers", "pool_gib", "emulated_time",
+     "emulated_link", "tensorboard", "ignore_fields",
      "wait_for_load", "wait_secs"}
 )  # fmt: skip
 
@@ -54,6 +54,7 @@ class RunConfig:
     wait_for_load:   one-minute load of the host above which a run waits; None: it never waits
     wait_secs:       longest wait for that load, then the run is refused
     tensorboard:     folder of TensorBoard's event files; None: none are written
+    require_proof:   whether a graph that is not proven ends the run before it begins
     pool_gib:        emulator only: the card's memory, in GiB; None: as large as a real card's
     emulated_time:   emulator only: a call takes the compiler's estimate of its device time, times this; None: what the
                      host takes
@@ -90,6 +91,7 @@ class RunConfig:
     trust: Path | None = None
     fusion: int = 8
     eager_layers: bool = False
+    require_proof: bool = False
     pool_gib: float | None = None
     emulated_time: float | None = None
     emulated_link: float = 20.0

@@ -46,6 +46,7 @@ class BuildOptions:
     timeout_secs: of one graph's export or compile
     memory_bytes: of one worker; None: an equal share of what there is for those that will run
     retry:        compile also what the compiler refused before
+    prove:        prove what is compiled, where that takes less than the compile did
     worker:       the command line of a worker
     """
 
@@ -54,6 +55,7 @@ class BuildOptions:
     timeout_secs: float = DEFAULT_TIMEOUT_SECS
     memory_bytes: int | None = None
     retry: bool = False
+    prove: bool = False
     worker: Sequence[str] = COMMAND
 
     def limits(self, graphs: int) -> Limits:
@@ -99,7 +101,14 @@ def build(
             return made
 
         building = Building(
-            store, programs, costs or Costs(), listener or Silent(), pool, options.jobs, options.timeout_secs
+            store,
+            programs,
+            costs or Costs(),
+            listener or Silent(),
+            pool,
+            options.jobs,
+            options.timeout_secs,
+            options.prove,
         )
         if revision is None and graphs:
             # The first worker knows it as soon as any process could.

@@ -60,6 +60,7 @@ class Outcome:
             "cpu_secs": self.entry and self.entry.cost.cpu_secs,
             "peak_rss_bytes": self.entry and self.entry.cost.peak_rss_bytes,
             "estimate_ns": self.entry and self.entry.facts.estimate_ns,
+            "proof": self.item.verdict and self.item.verdict.as_json(),
             "trouble": self.trouble and asdict(self.trouble),
         }
 

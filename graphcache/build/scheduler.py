@@ -22,9 +22,10 @@ from graphcache.errors import StoreError, ToolchainError
 from graphcache.graph import Graph, TensorSpec
 from graphcache.key import Key
 from graphcache.plan import PlanItem, of_program, plan, wanted
+from graphcache.proof.verdict import Verdict
 from graphcache.source.hash import SourceHashes
 from graphcache.source.tree import WorkTree
-from graphcache.store.base import Cost, Facts, Failure
+from graphcache.store.base import Cost, Entry, Facts, Failure
 from graphcache.store.files import TEMPORARY, write_file
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs
@@ -39,13 +40,15 @@ LOG_BYTES = 1 << 20
 
 @dataclass
 class Task:
-    """A graph that a worker has. After its export `item` has its key, `claim` is held, and `outputs` are known."""
+    """A graph that a worker has. After its export `item` has its key, `claim` is held, and `outputs` are known; after
+    its compile `entry` is in the store, and is being proven."""
 
     item: PlanItem
     since: float
     export_cost: Cost | None = None
     outputs: tuple[TensorSpec, ...] = ()
     claim: ExitStack = field(default_factory=ExitStack)
+    entry: Entry | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Building:
 
     make_pool:    is called when the first worker is needed, with the number of graphs that may need one
     timeout_secs: of one compile, here and, as far as is known, elsewhere
+    prove:        whether what a worker has compiled is proven by it, where that takes less than the compile did
     """
 
     def __init__(
@@ -72,9 +76,11 @@ class Building:
         make_pool: Callable[[int], Pool],
         jobs: int,
         timeout_secs: float,
+        prove: bool = False,
     ) -> None:
         self._store, self._programs, self._costs, self._listener = store, programs, costs, listener
         self._make_pool, self._jobs, self._timeout_secs = make_pool, jobs, timeout_secs
+        self._prove = prove
         self._pool: Pool | None = None
         self._most = 0
         self._toolchain: Mapping[str, str] = {}
@@ -213,7 +219,9 @@ class Building:
                 raise cannot_start(event)
             # An idle worker that died, or grew too large, harmed nobody.
             return
-        if isinstance(event, Death):
+        if task.entry is not None:
+            self._proven(task.item, task.entry, event)
+        elif isinstance(event, Death):
             self._fail(task, event.cause, event.retryable, event.worker.log)
         elif "error" in event.value:
             self._fail(task, event.value["error"]["message"], event.value["retryable"], event.worker.log)
@@ -279,7 +287,24 @@ class Building:
         cost = _sum(task.export_cost, _cost(answer))
         with task.claim:
             entry = self._store.commit(item.key, data, Facts(item.graph, cost, answer.value["estimate_ns"]))
-        self._settle(replace(item, entry=entry), "compiled")
+        if not self._prove:
+            self._settle(replace(item, entry=entry), "compiled")
+            return
+        self._tasks[answer.worker] = replace(task, entry=entry)
+        request = {"op": "prove", "store": str(self._store.root), "entry": entry.encode().decode()}
+        self._workers.send(answer.worker, {**request, "within_secs": cost.wall_secs})
+
+    def _proven(self, item: PlanItem, entry: Entry, event: Answer | Death) -> None:
+        """Whatever a proof ended with, the artifact is there; only a verdict that says so keeps it from being used."""
+        verdict = None
+        if isinstance(event, Answer) and "verdict" in event.value:
+            verdict = Verdict.decode(str(event.value["verdict"]).encode())
+            self._store.record_verdict(verdict)
+        if verdict is not None and verdict.state == "disproven":
+            found = replace(item, state="disproven", reason=verdict.text, verdict=verdict)
+            self._settle(found, "failed")
+        else:
+            self._settle(replace(item, entry=entry, verdict=verdict), "compiled")
 
     def _fail(self, task: Task, cause: str, retryable: bool, log: Path) -> None:
         item, trouble = task.item, Trouble(cause, self._keep_log(task.item.graph, log), retryable)
@@ -302,9 +327,11 @@ class Building:
         return self._store.layout.relative(path)
 
     def _settle(self, item: PlanItem, state: State) -> None:
-        """The end of an item that has an entry, or failed before."""
+        """The end of an item that has an entry, failed before, or is disproven."""
         if item.entry is not None:
             self._finish(Outcome(item, state, item.entry))
+        elif item.state == "disproven":
+            self._finish(Outcome(item, "failed", None, Trouble(item.reason, "", retryable=False)))
         else:
             assert item.failure is not None
             self._finish(Outcome(item, "failed", None, Trouble.of(item.failure)))

@@ -8,6 +8,9 @@ the request names.
     {"op": "export", "graph": {...}, "log": PATH}   {"program": ..., "outputs": [...], "settings": {...},
                                                      "source": ..., "cost": {...}}
     {"op": "compile", "log": PATH}                  {"sizes": [R, D], "estimate_ns": ..., "cost": {...}} R+D bytes
+    {"op": "prove", "store": PATH, "entry": "...", "within_secs": S, "log": PATH}   {"verdict": ...}, or
+                                                    {"expected_secs": ...} for one that takes longer than S
+    {"op": "work", "graphs": [...], "log": PATH}    {"work": [[products, elements], ...]}, null where it fails
     any                                             {"error": {...}, "retryable": ..., "last": ...}
 
 After an answer that is the `last` the process ends: what it exported next could not be relied on. The first line,
@@ -34,7 +37,11 @@ from typing import IO, Any, Protocol
 from graphcache.build.retryable import is_retryable
 from graphcache.errors import GraphcacheError, SpoiledError
 from graphcache.graph import Graph, TensorSpec
+from graphcache.proof.cost import Work
+from graphcache.proof.verdict import Verdict
 from graphcache.source.hash import digest_now
+from graphcache.store.base import Entry
+from graphcache.store.local import LocalStore
 from graphcache.toolchain.base import Compiled
 
 _PR_SET_PDEATHSIG = 1
@@ -54,6 +61,12 @@ class GraphCompiler(Protocol):
 
     def compile_exported(self) -> Compiled:
         """Compiled and checked."""
+
+    def work(self, graph: Graph) -> Work:
+        """What one call of the graph does."""
+
+    def prove(self, store: LocalStore, entry: Entry) -> Verdict:
+        """Whether the entry's artifact computes what its graph does."""
 
 
 class FuriosaGraphCompiler:
@@ -85,6 +98,17 @@ class FuriosaGraphCompiler:
         compiled = self._compiler.compile(exported, exported.settings)
         check(graph, exported.outputs, compiled, fusion=self._fusion)
         return compiled
+
+    def work(self, graph: Graph) -> Work:
+        from graphcache.proof.check import work
+
+        return work(graph)
+
+    def prove(self, store: LocalStore, entry: Entry) -> Verdict:
+        from graphcache.build.prover import verdict_on
+
+        graph, exported = self._last or (None, None)
+        return verdict_on(store, entry, exported.program if exported and graph == entry.graph else None)
 
 
 class Meter:
@@ -126,6 +150,10 @@ def _handle(compiler: GraphCompiler, request: dict[str, Any], meter: Meter) -> t
             program, outputs = compiler.export(graph)
             found = {"program": program, "outputs": [spec.as_json() for spec in outputs], "cost": meter.read()}
             return {**found, "settings": dict(compiler.settings), "source": digest_now(graph.function)}, ()
+        if request["op"] == "prove":
+            return _prove(compiler, request), ()
+        if request["op"] == "work":
+            return {"work": [_work(compiler, Graph.from_json(graph)) for graph in request["graphs"]]}, ()
         compiled = compiler.compile_exported()
         payload = compiled.runnable, compiled.dfg
         sizes = {"sizes": [len(part) for part in payload], "estimate_ns": compiled.estimate_ns}
@@ -133,6 +161,24 @@ def _handle(compiler: GraphCompiler, request: dict[str, Any], meter: Meter) -> t
     except Exception as error:  # whatever it is, it is this graph's failure and not the worker's
         traceback.print_exc()
         return _failure(error), ()
+
+
+def _prove(compiler: GraphCompiler, request: dict[str, Any]) -> dict[str, Any]:
+    entry, within = Entry.decode(request["entry"].encode()), request["within_secs"]
+    if within is not None:
+        expected_secs = compiler.work(entry.graph).secs
+        if expected_secs > within:
+            return {"expected_secs": expected_secs}
+    return {"verdict": compiler.prove(LocalStore(request["store"]), entry).encode().decode()}
+
+
+def _work(compiler: GraphCompiler, graph: Graph) -> tuple[int, int] | None:
+    try:
+        found = compiler.work(graph)
+    except Exception:  # whatever a graph's code raises; its proof will say so
+        traceback.print_exc()
+        return None
+    return found.products, found.elements
 
 
 def _failure(error: Exception) -> dict[str, Any]:

@@ -221,7 +221,7 @@ def _comparison(side: Side, before: Recorded | None, item: PlanItem, note: str, 
             reasons.append("in the store already")
         elif note:
             reasons.append(note)
-        elif bare.kind == "missing from the store" or item.state == "failed":
+        elif bare.kind == "missing from the store" or item.state in ("failed", "disproven"):
             reasons.append(item.reason)
     expected = costs.expect(item.graph) if bare.to_compile else None
     return Comparison(bare.name, before, item, tuple(reasons), expected)

@@ -12,7 +12,16 @@ from graphcache.catalog import CatalogOptions
 from graphcache.errors import GraphcacheError
 from graphcache.graph import Graph, Use
 from graphcache.header.groups import TensorGroup
-from graphcache.manifest.manifest import DTYPES, FORMAT, OPTION_LIMIT, Compiled, Manifest, Recorded, recorded_graph
+from graphcache.manifest.manifest import (
+    DTYPES,
+    FORMAT,
+    OPTION_LIMIT,
+    Compiled,
+    Manifest,
+    Proof,
+    Recorded,
+    recorded_graph,
+)
 from graphcache.manifest.text import (
     ANEW,
     ManifestFieldError,
@@ -157,13 +166,16 @@ def _decode_source(value: Any) -> SourceHash:
 
 
 def _decode_compiled(value: Any) -> Compiled:
-    _only(records.mapping("compiled", value), {"artifact", "size_bytes", "cost", "estimate_ns"}, "compiled")
-    estimate_ns = value["estimate_ns"]
+    # A manifest of before there were proofs has none.
+    value = {"proof": None, **records.mapping("compiled", value)}
+    _only(value, {"artifact", "size_bytes", "cost", "estimate_ns", "proof"}, "compiled")
+    estimate_ns, proof = value["estimate_ns"], value["proof"]
     return Compiled(
         records.digits("artifact", value["artifact"], 64),
         records.count("size_bytes", value["size_bytes"]),
         Cost(**records.mapping("cost", value["cost"])),
         None if estimate_ns is None else records.count("estimate_ns", estimate_ns),
+        None if proof is None else Proof(**records.mapping("proof", proof)),
     )
 
 

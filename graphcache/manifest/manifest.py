@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from graphcache.catalog import CatalogOptions
@@ -20,7 +20,9 @@ from graphcache.digest import json_sha256
 from graphcache.graph import Graph, Listing, Use
 from graphcache.header.groups import TensorGroup
 from graphcache.key import PROGRAM_FORMAT, Key
+from graphcache.proof.verdict import STATES, Verdict
 from graphcache.source.hash import SourceHash
+from graphcache.store import records
 from graphcache.store.base import Cost, Entry
 from graphcache.store.programs import Answer, question
 
@@ -33,17 +35,47 @@ DTYPES = ("bfloat16", "float32")
 
 
 @dataclass(frozen=True)
+class Proof:
+    """What a verdict says of an artifact, without when and how long: state, largest share of a bound, and of what."""
+
+    state: str
+    share: float | None
+    method: str
+    seed: int
+    sets: int
+
+    def __post_init__(self) -> None:
+        if self.state not in STATES:
+            raise ValueError(f"proof.state is {self.state!r}, none of {', '.join(STATES)}")
+        if self.share is not None:
+            records.secs("proof.share", self.share)
+        records.text("proof.method", self.method)
+        records.count("proof.seed", self.seed)
+        records.count("proof.sets", self.sets)
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> Proof:
+        share = None if verdict.share is None else float(f"{verdict.share:.3g}")
+        return cls(verdict.state, share, verdict.method, verdict.seed, verdict.sets)
+
+
+@dataclass(frozen=True)
 class Compiled:
-    """What a compile gave: digest and size of the artifact, what it took, the compiler's estimate of device time."""
+    """What a compile gave: digest and size of the artifact, what it took, the compiler's estimate of device time.
+
+    proof: None where nobody has tried
+    """
 
     artifact: str
     size_bytes: int
     cost: Cost
     estimate_ns: int | None
+    proof: Proof | None = None
 
     @classmethod
-    def of(cls, entry: Entry) -> Compiled:
-        return cls(entry.artifact_digest, entry.size_bytes, entry.cost, entry.facts.estimate_ns)
+    def of(cls, entry: Entry, verdict: Verdict | None = None) -> Compiled:
+        proof = None if verdict is None else Proof.of(verdict)
+        return cls(entry.artifact_digest, entry.size_bytes, entry.cost, entry.facts.estimate_ns, proof)
 
 
 @dataclass(frozen=True)
@@ -164,6 +196,20 @@ def known_programs(manifests: Iterable[Manifest]) -> dict[str, Answer]:
     }
 
 
+def with_proofs(manifest: Manifest, verdicts: Iterable[Verdict]) -> Manifest:
+    """The manifest with what is known of the very artifacts that it names."""
+    known = {(verdict.key.digest, verdict.artifact): verdict for verdict in verdicts}
+
+    def proven(recorded: Recorded) -> Recorded:
+        if recorded.key is None or recorded.compiled is None:
+            return recorded
+        verdict = known.get((recorded.key.digest, recorded.compiled.artifact))
+        proof = recorded.compiled.proof if verdict is None else Proof.of(verdict)
+        return replace(recorded, compiled=replace(recorded.compiled, proof=proof))
+
+    return replace(manifest, graphs=tuple(map(proven, manifest.graphs)))
+
+
 @dataclass(frozen=True)
 class OtherBytes:
     """That a manifest names the artifact `recorded` for a key, and `found` is there instead."""
@@ -220,6 +266,11 @@ def recorded_graph(
     return Recorded(graph, source, program, key, compiled)
 
 
+def _compiled_json(compiled: Compiled) -> dict[str, Any]:
+    found = asdict(compiled)
+    return found if compiled.proof else {name: value for name, value in found.items() if name != "proof"}
+
+
 def _graph_json(recorded: Recorded) -> dict[str, Any]:
     compiled = recorded.compiled
     return {
@@ -228,5 +279,5 @@ def _graph_json(recorded: Recorded) -> dict[str, Any]:
         "source": recorded.source.as_json(),
         "program": recorded.program,
         "key": recorded.key and recorded.key.digest,
-        "compiled": None if compiled is None else {**asdict(compiled), "cost": asdict(compiled.cost)},
+        "compiled": None if compiled is None else _compiled_json(compiled),
     }

@@ -15,6 +15,7 @@ from graphcache.digest import checksum, sha256_hex
 from graphcache.errors import CorruptError
 from graphcache.graph import Graph
 from graphcache.key import Key
+from graphcache.proof.verdict import Verdict
 from graphcache.store import records
 
 ENTRY_FORMAT = "graphcache-entry-1"
@@ -227,6 +228,11 @@ class Store(Protocol):
     def record_failure(self, failure: Failure) -> None: ...
 
     def clear_failure(self, key: Key) -> None: ...
+
+    def verdict(self, entry: Entry) -> Verdict | None:
+        """Whether the artifact of `entry` was proven; None when nobody tried, or the verdict is of other bytes."""
+
+    def record_verdict(self, verdict: Verdict) -> None: ...
 
     def claim(self, key: Key) -> AbstractContextManager[bool]:
         """Says whether nobody else is known to compile `key`. Only saves duplicate work."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from graphcache.errors import UsageError
 from graphcache.key import BUILD_ONLY, PROGRAM, Difference, compare_parts
+from graphcache.proof.verdict import Verdict
 from graphcache.store.base import Entry, Store
 
 # As git shows commits: enough to be unique among thousands, short enough for a line.
@@ -21,6 +22,7 @@ KEY_DIGITS = 12
 class Found:
     """entry: the match, checked; None when there is none.
 
+    disproven: for a miss, the verdict on an artifact that matches and computes the wrong thing, so that it is no match
     closest and differing: for a miss, the entry of the same program that differs in the fewest parts, and these parts
     (its value -> the observed one). Both are empty when no entry has the program.
     """
@@ -28,12 +30,15 @@ class Found:
     entry: Entry | None
     closest: Entry | None = None
     differing: tuple[Difference, ...] = ()
+    disproven: Verdict | None = None
 
     @property
     def reason(self) -> str:
         """Why there is none, for people; empty for a match."""
         if self.entry is not None:
             return ""
+        if self.disproven is not None:
+            return self.disproven.text
         if self.closest is None:
             return "no artifact of this program"
         if not self.differing:
@@ -48,9 +53,15 @@ def find(store: Store, program: str, observed: Mapping[str, str]) -> Found:
     """
     candidates = [(differences(entry, observed), entry) for entry in store.by_program(program)]
     matches = [entry for differing, entry in candidates if not differing]
+    disproven = None
     for entry in sorted(matches, key=lambda e: (e.created, e.key.digest), reverse=True):
-        if store.lookup(entry.key) is not None:
+        verdict = store.verdict(entry)
+        if verdict is not None and verdict.state == "disproven":
+            disproven = verdict
+        elif store.lookup(entry.key) is not None:
             return Found(entry)
+    if disproven is not None:
+        return Found(None, disproven=disproven)
     if not candidates:
         return Found(None)
     differing, closest = min(candidates, key=lambda pair: (len(pair[0]), pair[1].key.digest))

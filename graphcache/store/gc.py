@@ -24,7 +24,7 @@ from graphcache.digest import sha256_hex
 from graphcache.errors import CorruptError, StoreError
 from graphcache.store.base import Entry
 from graphcache.store.files import TEMPORARY, is_temporary, store_error, sync_folder
-from graphcache.store.layout import Layout
+from graphcache.store.layout import RECORD_SUFFIX, VERDICT_SUFFIX, Layout
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import remembered
 from graphcache.store.read_only import ReadOnly
@@ -128,6 +128,7 @@ def apply(store: LocalStore, planned: Plan) -> None:
     layout = store.layout
     for eviction in planned.evictions:
         _delete(layout.entry(eviction.entry.key))
+        _delete(layout.verdict(eviction.entry.key))
         _log.debug("evict %s: %s, key %s", eviction.entry.graph.name, eviction.reason, eviction.entry.key.digest)
     evicted = [layout.object(eviction.entry.object.sha256) for eviction in planned.evictions]
     swept = [layout.root / leftover.path for leftover in planned.leftovers]
@@ -204,9 +205,15 @@ def _other_leftovers(layout: Layout, now: float) -> Iterator[Leftover]:
     yield from _older(layout, layout.temporary_files(), now, GRACE_SECS, "left by a killed write")
     yield from _older(layout, layout.lock_files(), now, GRACE_SECS, "an old claim")
     yield from _older(layout, layout.lease_files(), now, GRACE_SECS, "an old claim")
+    lone = (path for path in layout.verdict_files() if not _entry_of(path).exists())
+    yield from _older(layout, lone, now, GRACE_SECS, "a verdict without an entry")
     yield from _older(layout, layout.set_aside_files(), now, KEEP_SECS, "quarantined over 30 days ago")
     yield from _older(layout, layout.failure_files(), now, KEEP_SECS, "a failure of over 30 days ago")
     yield from _older(layout, layout.log_files(), now, KEEP_SECS, "a log of over 30 days ago")
+
+
+def _entry_of(verdict: Path) -> Path:
+    return verdict.with_name(verdict.name.removesuffix(VERDICT_SUFFIX) + RECORD_SUFFIX)
 
 
 def _older(layout: Layout, paths: Iterable[Path], now: float, age_secs: float, reason: str) -> Iterator[Leftover]:

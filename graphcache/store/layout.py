@@ -2,6 +2,7 @@
 
     objects/ab/<sha256>.safetensors                artifacts by digest
     entries/ab/<program>/<key digest>.json         what key has which object, with the facts of its compile
+    entries/ab/<program>/<key digest>.proof.json   whether that object computes the right thing
     failures/<key digest>.json                     the last failed compile of a key since its last commit
     programs/ab/<digest>.json                      which program a source exports to (`graphcache.store.programs`)
     signatures/ab/<sha256 of a record>.json        who signed that record (`graphcache.trust.signature`)
@@ -27,11 +28,13 @@ from graphcache.store.files import is_temporary, store_error
 
 OBJECT_SUFFIX = ".safetensors"
 RECORD_SUFFIX = ".json"
+VERDICT_SUFFIX = ".proof.json"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SHARD = re.compile(r"[0-9a-f]{2}")
 _RECORD = re.compile(r"[0-9a-f]{64}\.json")
+_VERDICT = re.compile(r"[0-9a-f]{64}\.proof\.json")
 _OBJECT = re.compile(r"[0-9a-f]{64}\.safetensors")
-_SET_ASIDE = re.compile(r"[0-9a-f]{64}\.(json|safetensors)\.[0-9a-f]{8}")
+_SET_ASIDE = re.compile(r"[0-9a-f]{64}\.(json|proof\.json|safetensors)\.[0-9a-f]{8}")
 _LEASE = re.compile(r"\d{1,8}\.json", re.ASCII)
 # Logs had 8 digits once. So have dates, so those logs cannot be told from others' files.
 _LOG = re.compile(r".*-[0-9a-f]{32}\.log")
@@ -47,6 +50,10 @@ class Layout:
 
     def entry(self, key: Key) -> Path:
         return self.program(key.program) / f"{key.digest}{RECORD_SUFFIX}"
+
+    def verdict(self, key: Key) -> Path:
+        """Beside the entry."""
+        return self.program(key.program) / f"{key.digest}{VERDICT_SUFFIX}"
 
     def program(self, program: str) -> Path:
         if not _DIGEST.fullmatch(program):
@@ -103,6 +110,10 @@ class Layout:
     def entry_files_of(self, program_folder: Path) -> list[Path]:
         return _named(program_folder, _RECORD)
 
+    def verdict_files(self) -> Iterator[Path]:
+        for program in self.program_folders():
+            yield from _named(program, _VERDICT)
+
     def object_files(self) -> Iterator[Path]:
         for shard in self._shards("objects"):
             yield from _named(shard, _OBJECT)
@@ -139,7 +150,7 @@ class Layout:
     def strays(self) -> Iterator[Path]:
         """What lies in the store's folders, but is neither of the store's, nor temporary: someone else put it there."""
         kinds = (self.entry_files, self.failure_files, self.lock_files, self.log_files, self.object_files)
-        more = (self.program_files, self.set_aside_files, self.signature_files, self.lease_files)
+        more = (self.program_files, self.set_aside_files, self.signature_files, self.lease_files, self.verdict_files)
         own = {path for kind in (*kinds, *more) for path in kind()}
         for top in TOPS:
             yield from (path for path in _below(self.root / top) if path not in own and not is_temporary(path))

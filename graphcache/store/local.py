@@ -20,6 +20,7 @@ from typing import TypeVar
 from graphcache.artifact import Artifact
 from graphcache.errors import CorruptError
 from graphcache.key import Key
+from graphcache.proof.verdict import Verdict
 from graphcache.store.access import make_private
 from graphcache.store.base import Entry, Facts, Failure, Fault, Object, Wanted
 from graphcache.store.files import store_error, write_file
@@ -110,6 +111,13 @@ class LocalStore:
         found = self._record_at(self.layout.failure(key), Failure.decode)
         return found if found is not None and found.key == key else None
 
+    def verdict(self, entry: Entry) -> Verdict | None:
+        """Whether the artifact of `entry` was proven; None when nobody tried, or the verdict is of other bytes."""
+        path = self.layout.verdict(entry.key)
+        found = self._record_at(path, Verdict.decode)
+        right = found is not None and found.key == entry.key and found.artifact == entry.artifact_digest
+        return found if right else None
+
     def failures(self) -> list[Failure]:
         """All failure records, sorted by graph name, then key digest."""
         found = [self._record_at(path, Failure.decode) for path in self.layout.failure_files()]
@@ -148,6 +156,10 @@ class LocalStore:
         if os.path.isabs(failure.log):
             raise ValueError(f"a log is named relative to the store, which may move; not {failure.log!r}")
         write_file(self.layout.failure(failure.key), failure.encode(), replace=True)
+
+    def record_verdict(self, verdict: Verdict) -> None:
+        """Keeps `verdict` in the place of an earlier one. Raises StoreError when it cannot be written."""
+        write_file(self.layout.verdict(verdict.key), verdict.encode(), replace=True)
 
     def clear_failure(self, key: Key) -> None:
         path = self.layout.failure(key)

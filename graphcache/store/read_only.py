@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from graphcache.errors import StoreError
 from graphcache.key import Key
+from graphcache.proof.verdict import Verdict
 from graphcache.store.base import Entry, Failure
 from graphcache.store.local import LocalStore
 
@@ -21,6 +22,9 @@ class ReadOnly(LocalStore):
 
     def record_failure(self, failure: Failure) -> NoReturn:
         self._refuse(f"the failure of {failure.graph}")
+
+    def record_verdict(self, verdict: Verdict) -> NoReturn:
+        self._refuse(f"the verdict on {verdict.graph}")
 
     def clear_failure(self, key: Key) -> NoReturn:
         self._refuse("that a failure is over")

@@ -1,9 +1,9 @@
 """The integrity of a store: every byte against its digest, and every file in its place.
 
 Covered: each entry against its own SHA-256 and place; each object that an entry names against size, XXH3-128, SHA-256
-and key; each other object against its name; each failure and each remembered program against its own SHA-256. What
+and key; each other object against its name; each verdict, failure and remembered program against its own SHA-256. What
 fails is quarantined, as by any other read. Not covered: logs and locks; whether an artifact computes the right thing
-(`graphcache.verify.numeric`), or compiles to the same bytes again (`graphcache.verify.rebuild`).
+(`graphcache.proof`), or compiles to the same bytes again (`graphcache.verify.rebuild`).
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ def verify(store: LocalStore, prefixes: Sequence[str] = ()) -> Report:
     objects = [] if prefixes else list(store.layout.object_files())
     entries = _selected(store, prefixes)
     whole = tuple(entry for entry in entries if _passes(store, entry))
+    for entry in whole:
+        store.verdict(entry)
     named = {store.layout.object(entry.object.sha256) for entry in entries}
     orphans = [path for path in objects if path not in named and store.check_name(path) and path.exists()]
     if not prefixes:

@@ -1,4 +1,4 @@
-"""What a deep check (`verify --numeric`, `verify --rebuild`) says of one entry."""
+"""What `verify --rebuild` says of one entry, and which entries this machine can compile or run."""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@
     {"half": true}         the compiler ends well and has written half a file
     {"print": "text"}      prints, as native code does, to file descriptor 1
     {"spoils": "text"}     its export changes the process, so that no other one can be done in it
+    {"verdict": "disproven"}  what a proof says; `proven` by default
+    {"products": N}        what one call multiplies, by which a proof's cost is told
     {"program": "x"}       exports to the same program as every other graph with "x"
 
 A line is appended to the file in FAKE_COMPILES at each start of a compile; with FAKE_CANNOT_START it does not start.
@@ -29,6 +31,10 @@ from graphcache.digest import json_sha256
 from graphcache.errors import GraphcacheError, SpoiledError
 from graphcache.graph import Graph, TensorSpec
 from graphcache.process.helper import helper_command
+from graphcache.proof.cost import Work
+from graphcache.proof.verdict import Deviation, Verdict
+from graphcache.store.base import Entry
+from graphcache.store.local import LocalStore
 from graphcache.toolchain.base import Compiled, CompileError
 
 REVISION = "fake-revision"
@@ -69,6 +75,30 @@ class FakeGraphCompiler:
         _misbehave(dict(graph.constants))
         seed = json_sha256([fake_program(graph), dict(self.settings)]).encode()
         return Compiled(b"runnable " + seed * 100, b"dfg " + seed * 20, 1000 + graph.args[0].elements)
+
+    def work(self, graph: Graph) -> Work:
+        return Work(int(str(graph.constants.get("products", 0))), 0)
+
+    def prove(self, store: LocalStore, entry: Entry) -> Verdict:
+        store.open(entry)
+        constants = dict(entry.graph.constants)
+        _misbehave({name.removeprefix("prove_"): v for name, v in constants.items() if name.startswith("prove_")})
+        state = constants.get("verdict", "proven")
+        return Verdict(
+            key=entry.key,
+            artifact=entry.artifact_digest,
+            graph=entry.graph.name,
+            state=state,
+            reason="" if state == "proven" else "made up",
+            ran="fake",
+            method="fake",
+            releases={},
+            seed=0,
+            sets=1,
+            results=(Deviation("float32", 0.5, 1.0, 2.0),),
+            secs=0.1,
+            created="2026-12-01T00:00:00Z",
+        )
 
 
 def _misbehave(constants: dict[str, object]) -> None:

@@ -50,12 +50,10 @@ def square_root(x: Tensor) -> Tensor:
     return x.to(torch.float64).sqrt().to(torch.float32)
 
 
-def example_adamw(tensors: list[Tensor]) -> list[Tensor]:
-    """Arguments for a check of accuracy: vectors as they come, the scalars of step 10 of an ordinary run.
-
-    With made-up scalars, the new master can cancel to nearly nothing, and its error in ulps to nearly anything.
-    """
-    lr, beta1, beta2, step = 1e-3, 0.9, 0.999, 10
+def example_adamw(tensors: list[Tensor], number: int) -> list[Tensor]:
+    """Arguments for a proof: vectors as they come, second moments of squares, the scalars of an ordinary run's step."""
+    lr, beta1, beta2, step = 1e-3, 0.9, 0.999, 10 ** (1 + number)
     step_size, inv_sqrt = lr / (1 - beta1**step), (1 - beta2**step) ** -0.5
-    scalars = (1.0, beta1, 1 - beta1, beta2, 1 - beta2, step_size, inv_sqrt, 1e-8, 1 - lr * 0.1)
-    return [*tensors[:4], *(torch.tensor([value], dtype=torch.float32) for value in scalars)]
+    scalars = (0.75, beta1, 1 - beta1, beta2, 1 - beta2, step_size, inv_sqrt, 1e-8, 1 - lr * 0.1)
+    master, exp_avg, exp_avg_sq, grad = tensors[:4]
+    return [master, exp_avg, exp_avg_sq.abs(), grad, *(torch.tensor([v], dtype=torch.float32) for v in scalars)]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainer.graphs.layer import FLOAT
+from graphcache.proof.inputs import ends
+from trainer.graphs.layer import FLOAT, MASKED
 
 
 def chunk_forward(
@@ -28,6 +29,31 @@ def chunk_forward(
     wide = logits.to(FLOAT)
     largest = wide.amax(-1)
     return logits, largest, torch.exp(wide - largest[:, None]).sum(-1)
+
+
+def example_chunk_forward(tensors: list[Tensor], number: int) -> list[Tensor]:
+    """Arguments for a proof: the largest logits of the tokens lie at the ends of parts of the vocabulary, so that a
+    part that is left out, or looked at twice, shows. A bias of 0, or one that pads."""
+    hidden, weight = (tensor.float() for tensor in tensors[:2])
+    longest = weight.norm(dim=-1).max()
+    # Largest logits from 2^-6 to 2^3: of small ones all terms of a sum of exponentials show, of large ones the largest.
+    size = torch.exp2(torch.arange(len(hidden)) % 10 - 6.0)[:, None]
+    unit = hidden / hidden.norm(dim=-1, keepdim=True).clamp(min=1e-30)
+    hidden = (unit * size / (2 * longest)).to(tensors[0].dtype)
+    tokens = unit.norm(dim=-1).nonzero().flatten()
+    places = torch.tensor(ends(len(weight)))
+    chosen = places[(torch.arange(len(tokens)) + number * len(tokens)) % len(places)]
+    # By Cauchy and Schwarz no other row of the weight outdoes one of twice the length in the token's own direction.
+    weight[chosen] = unit[tokens] * 2 * longest
+    biases = [torch.where(bias > 0.5, MASKED, 0.0).to(bias.dtype) for bias in tensors[2:]]
+    return [hidden, weight.to(tensors[1].dtype), *biases]
+
+
+def example_chunk_softmax_backward(tensors: list[Tensor], number: int) -> list[Tensor]:
+    """Arguments for a proof: log-sum-exps that are of at least these logits."""
+    del number
+    logits, more, coefficient = tensors
+    return [logits, logits.to(FLOAT).logsumexp(-1) + more.abs(), coefficient]
 
 
 def chunk_softmax_backward(

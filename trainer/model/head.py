@@ -17,6 +17,7 @@ from graphcache.catalog import CatalogOptions
 from graphcache.device.base import Buffer, DeviceBackend
 from graphcache.errors import GraphcacheError
 from trainer.catalogs.head import parts
+from trainer.graphs.layer import MASKED
 from trainer.host.pages import copy
 from trainer.model.config import ModelConfig
 from trainer.model.graph_set import GraphSet
@@ -34,7 +35,6 @@ from trainer.model.head_ops import (
     sums,
 )
 from trainer.model.layer_ops import INPUT, INPUT_GRAD, grad, zeros
-from trainer.model.rope import MASKED
 from trainer.model.row_gradients import RowGradients
 from trainer.model.runner import carry_out
 
@@ -183,7 +183,7 @@ def _check_sums(sums: Tensor) -> None:
     if least < LEAST_SUM:
         raise WrongGraphError(
             f"head.chunk_forward gives {least:.3g} for a sum of exponentials of which the largest is 1",
-            hint="its artifact is wrong: graphcache verify --numeric shows it; another --seq gives another graph",
+            hint="its artifact is wrong: graphcache prove shows it; another --seq gives another graph",
         )
 
 

@@ -7,10 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from trainer.graphs.layer import MASKED
 from trainer.model.config import ModelConfig, RopeScaling
-
-# Added to the scores of keys that a query may not see: exp of it is 0 in float32, and sums of it stay finite.
-MASKED = -1.0e30
 
 
 def inverse_frequencies(config: ModelConfig) -> Tensor:

@@ -9,11 +9,11 @@ from typing import Any
 
 from graphcache.artifact import Artifact
 from graphcache.catalog import list_graphs
-from graphcache.errors import MissingGraphsError
+from graphcache.errors import GraphcacheError, MissingGraphsError
 from graphcache.graph import Graph
 from graphcache.local.memo import memo_of
 from graphcache.location import cache_dir
-from graphcache.lookup import PlanItem, entries, look_up
+from graphcache.lookup import LISTED, PlanItem, entries, look_up
 from graphcache.process.own_command import own_command
 from graphcache.remote.opening import open_store
 from graphcache.remote.url import remote_urls
@@ -25,6 +25,12 @@ from trainer.config import RunConfig
 
 # What forward and backward call: with --eager-layers it runs on the host.
 MODEL_CATALOGS = ("layer", "head", "tiles")
+
+
+class UnprovenGraphsError(GraphcacheError):
+    """Graphs that nobody has proven, where a run asks for proofs."""
+
+    name = "unproven"
 
 
 @dataclass(frozen=True)
@@ -45,11 +51,37 @@ class CachedGraphs:
         faults = [f"{fault.path}: {fault.problem}" for fault in self.store.faults]
         return entries(self.items, command=self.build_command, troubles=[*self.store.troubles, *faults])
 
+    @property
+    def unproven(self) -> list[PlanItem]:
+        """Those whose artifact nobody has shown to be right."""
+        found = (item for item in self.items if item.entry is not None)
+        return [item for item in found if item.verdict is None or item.verdict.state != "proven"]
+
+    def check_proven(self) -> None:
+        """Raises UnprovenGraphsError, naming each graph that is in the cache and not proven."""
+        if self.unproven:
+            raise UnprovenGraphsError(
+                "\n".join([f"{self.unproven_text()}, and --require-proof is given:", *_lines(self.unproven)]),
+                hint=self.prove_command,
+            )
+
+    def unproven_text(self) -> str:
+        return f"{len(self.unproven)} of {len(self.items)} graphs are not proven to compute the right thing"
+
+    @property
+    def prove_command(self) -> str:
+        """Of all that the cache holds: keys of fifty graphs are no line to copy."""
+        return shlex.join([*own_command(), "prove", "--cache", str(self.store.root)])
+
     def artifact(self, graph: Graph) -> Artifact:
-        """A graph's artifact, checked. Raises MissingGraphsError for one that was not looked up, or is damaged."""
+        """A graph's artifact, checked. Raises MissingGraphsError for one that was not looked up, is damaged, or was
+        disproven since."""
         entry = next((item.entry for item in self.items if item.graph == graph), None)
         if entry is None:
             raise MissingGraphsError(f"{graph.name} is not among the run's graphs", hint=self.build_command)
+        verdict = self.store.verdict(entry)
+        if verdict is not None and verdict.state == "disproven":
+            raise MissingGraphsError(f"{graph.name} has no artifact that is right: {verdict.text}")
         return self.store.open(entry)
 
     def estimate_ns(self, graph: Graph) -> int | None:
@@ -64,12 +96,19 @@ class CachedGraphs:
                 "graph": item.graph.name,
                 "state": item.state,
                 "why": item.reason,
+                "proof": "unproven" if item.verdict is None else item.verdict.state,
                 "program": item.program,
                 "key": None if item.entry is None else item.entry.key.digest,
                 "artifact": None if item.entry is None else item.entry.artifact_digest,
             }
             for item in self.items
         ]
+
+
+def _lines(items: Sequence[PlanItem]) -> list[str]:
+    texts = ["nobody has tried" if item.verdict is None else item.verdict.reason for item in items]
+    lines = [f"  {item.graph.name}: {text}" for item, text in zip(items, texts, strict=True)]
+    return [*lines[:LISTED], *([f"  and {len(lines) - LISTED} more"] if len(lines) > LISTED else [])]
 
 
 def catalogs(config: RunConfig) -> list[str]:

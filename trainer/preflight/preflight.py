@@ -180,6 +180,8 @@ class Findings:
             self.graphs = self._attempt(lambda: find_graphs(checkpoint, config))
             if self.graphs is not None:
                 self._attempt(self.graphs.entries)
+                if config.require_proof:
+                    self._attempt(self.graphs.check_proven)
         chosen = self._attempt(lambda: self._choose(checkpoint, devices))
         if chosen is not None:
             self.step, memory = chosen

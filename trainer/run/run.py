@@ -23,7 +23,7 @@ from trainer.record.say import data_lines
 from trainer.record.watchers import open_watchers
 from trainer.run.load import build_network, initial_state, load_weights, saved_state
 from trainer.run.session import Session
-from trainer.run.show import warn
+from trainer.run.show import warn, warn_unproven
 from trainer.run.stop import StopRequest
 
 # Whose versions a run's numbers may depend on.
@@ -40,6 +40,7 @@ def run(config: RunConfig) -> dict[str, Any]:
         share_one_heap()
         ready = Findings(config, held=True).ready()
         warn(ready.checkpoint)
+        warn_unproven(ready.graphs)
         give_back_free_memory()
         with Progress(ready.steps) as progress:
             for line in _start_lines(ready):

@@ -10,6 +10,7 @@ from graphcache.errors import GraphcacheError
 from graphcache.process.shown import bytes_text
 from graphcache.process.streams import report_warning
 from trainer.checkpoint.pretrained import InputCheckpoint
+from trainer.preflight.cached_graphs import CachedGraphs
 from trainer.preflight.preflight import Findings, process_bytes, steps_in_all
 from trainer.record.report import steps_line
 from trainer.record.say import data_lines
@@ -38,6 +39,7 @@ def show_findings(findings: Findings, problem: GraphcacheError | None, *, as_jso
     if findings.graphs is not None:
         ready = sum(item.entry is not None for item in findings.graphs.items)
         print(f"graphs   {ready} of {len(findings.graphs.items)} are in the cache at {findings.graphs.store.root}")
+        warn_unproven(findings.graphs)
     if findings.memory is not None:
         for plan in findings.memory.devices:
             print(f"memory   {_memory_line(plan)}")
@@ -59,6 +61,12 @@ def warn(checkpoint: InputCheckpoint | None) -> None:
     """What should be known of the model's config.json, on stderr."""
     for notice in () if checkpoint is None else checkpoint.notices:
         report_warning("model-config", notice)
+
+
+def warn_unproven(graphs: CachedGraphs | None) -> None:
+    """That nobody has shown some graphs to compute the right thing."""
+    if graphs is not None and graphs.unproven:
+        report_warning("unproven", f"{graphs.unproven_text()}; on a node with the compiler: {graphs.prove_command}")
 
 
 def _as_json(findings: Findings) -> dict[str, Any]:
