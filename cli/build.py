@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ from cli.render import emit_facts, emit_json, emit_table
 from graphcache import catalog
 from graphcache.build.build import DEFAULT_TIMEOUT_SECS, BuildOptions, build
 from graphcache.build.prove import Quiet, prove
-from graphcache.build.report import Report
+from graphcache.build.report import Listener, Report
+from graphcache.build.trace import TracingListener
 from graphcache.catalog import CatalogOptions
 from graphcache.costs import Costs
 from graphcache.errors import UsageError
@@ -40,8 +42,10 @@ from graphcache.manifest.manifest import Compiled, Manifest, known_programs, oth
 from graphcache.manifest.model_source import ModelSource
 from graphcache.manifest.text import ManifestError
 from graphcache.plan import PlanItem, plan
+from graphcache.process.chrome_trace import trace_json
 from graphcache.process.shown import bytes_text, count_text, printable, secs_text
 from graphcache.process.streams import report_warning
+from graphcache.process.whole_file import replace_file
 from graphcache.proof.verdict import Verdict
 from graphcache.remote.opening import open_store
 from graphcache.remote.url import remote_urls
@@ -49,6 +53,7 @@ from graphcache.source.checkout import check_sources
 from graphcache.source.hash import SourceHashes
 from graphcache.source.tree import WorkTree
 from graphcache.store.base import Cost, Entry
+from graphcache.store.files import check_writable
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs, question_digest
 from graphcache.toolchain.base import DEFAULT_FUSION, FUSIONS, identity
@@ -144,6 +149,9 @@ class Request:
 )
 @click.option("--retry", is_flag=True, help="Compile also what the compiler refused before.")
 @click.option("--dry-run", is_flag=True, help="Show what would be compiled, and why.")
+@click.option(
+    "--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write the timeline, for ui.perfetto.dev."
+)
 @cache_option
 @remote_option
 @click.option("--push", is_flag=True, help="Write what is built to the last remote that can be written, at once.")
@@ -156,6 +164,7 @@ def command(
     remotes: tuple[str, ...],
     push: bool,
     dry_run: bool,
+    trace: Path | None,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -169,7 +178,7 @@ def command(
     with memo_of(request.store.root, building=not dry_run) as memo:
         if dry_run:
             return _dry_run(request, memo, manifest, as_json)
-        with build_progress(as_json) as listener:
+        with build_progress(as_json) as progress, _traced(progress, trace) as listener:
             report = build(
                 request.listing.graphs,
                 request.store,
@@ -194,6 +203,30 @@ def command(
     if push:
         _push_built(request, report)
     return FAILED if report.failed or disproven else 0
+
+
+@contextmanager
+def _traced(listener: Listener, trace: Path | None) -> Iterator[Listener]:
+    """The listener; with `trace` one that keeps the timeline too, which is written however the build ends."""
+    if trace is None:
+        yield listener
+        return
+    with _writing(trace):
+        check_writable(trace.absolute().parent.resolve(strict=True))
+    tracing = TracingListener(listener)
+    try:
+        yield tracing
+    finally:
+        with _writing(trace):
+            replace_file(trace, trace_json(tracing.spans).encode())
+
+
+@contextmanager
+def _writing(trace: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"--trace {trace} cannot be written: {error.strerror}", hint="choose another file") from error
 
 
 def _store(cache: str | None, remotes: Sequence[str], push: bool) -> LocalStore:

@@ -179,7 +179,14 @@ class RunConfig:
         return tuple(filter(None, (name.strip() for name in self.ignore_fields.split(","))))
 
     def as_json(self) -> dict[str, Any]:
-        return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
+        return {name: _json_value(value) for name, value in asdict(self).items()}
+
+
+def _json_value(value: Any) -> Any:
+    """As JSON gives it back."""
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def check_resumable(before: Mapping[str, Any], now: RunConfig) -> None:

@@ -420,3 +420,15 @@ def test_a_graph_that_another_process_compiles_is_said(
         printed = invoke("--timeout", "3").out
     assert "wait    g1  another process is compiling it" in printed
     assert len(list(machine.store.entries())) == 2
+
+
+def test_a_trace_is_written(invoke: Invoke, tmp_path: Path) -> None:
+    invoke("--trace", str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert sorted(e["name"] for e in events if e["ph"] == "X") == ["g1", "g2"]
+
+
+def test_a_trace_that_cannot_be_written_is_refused_before_the_build(invoke: Invoke, tmp_path: Path) -> None:
+    said = invoke("--trace", str(tmp_path / "none" / "trace.json"), code=2)
+    assert "choose another file" in said.err
+    assert "start" not in said.out

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from graphcache.errors import GraphcacheError
+from graphcache.process.whole_file import replace_file
 from graphcache.store.files import check_writable, is_temporary, make_folder, sync_folder
-from trainer.record.whole_file import replace_file
 
 LOCK, SETTINGS, ENVIRONMENT = "lock", "config.json", "environment.json"
 # What a run writes.

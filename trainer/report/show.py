@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from trainer.record.whole_file import replace_file
+from graphcache.process.whole_file import replace_file
 from trainer.report.report import Report
 from trainer.report.runs import ReportError
 from trainer.report.tables import as_markdown, as_text
