@@ -33,7 +33,7 @@ from trainer.step.play import StepPlay
 from trainer.step.schedule import Update
 
 # Estimates are multiplied by this, and the link is as many times slower, so that the host's own work counts for less.
-SLOWER = 4.0
+SLOWER = 16.0
 LINK_BYTES_PER_SEC = 20e9
 
 

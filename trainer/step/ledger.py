@@ -52,12 +52,14 @@ class DeviceLedger:
         self._gradients: dict[int, dict[str, int]] = defaultdict(dict)
 
     def do(self, stage: Stage) -> None:
+        """Uploads of a micro-batch are begun beside the work on the one before, and there when its own begins."""
         micro_batches = self._step.micro_batches
-        arriving = sum(isinstance(work, Arrive) for work in stage.work)
-        ahead = self._size * arriving if micro_batches > 1 else 0
+        arriving = self._size * sum(isinstance(work, Arrive) for work in stage.work)
+        ahead = arriving if micro_batches > 1 else 0
         self._ledger.add(INPUTS, ahead)
         for micro_batch in range(min(2, micro_batches)):
             before = self._ledger.held.copy()
+            self._ledger.add(INPUTS, arriving)
             for work in stage.work:
                 self._do(work, micro_batch)
         if micro_batches > 2:
@@ -68,8 +70,6 @@ class DeviceLedger:
 
     def _do(self, work: Work, micro_batch: int) -> None:
         match work:
-            case Arrive():
-                self._ledger.add(INPUTS, self._size)
             case Leave() | Drop():
                 self._ledger.add(INPUTS, -self._size)
             case Pass():
