@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Starting a process that tokenizes takes seconds; this much is done in about one.
 SMALL_BYTES = 4 << 20
-CHUNK_BYTES = 1 << 19
+CHUNK_BYTES = 2 << 20
 PROGRESS_SECS = 5.0
 HERE_AT_ONCE = 256  # documents
 

@@ -29,7 +29,8 @@ from trainer.data.turns import TurnFinder
 # A long text is tokenized in blocks of about this many characters, each ending at a line's end: the library keeps some
 # hundred bytes a token while it works, and works on blocks in parallel.
 BLOCK_CHARS = 1 << 20
-BATCH_DOCUMENTS = 256
+BATCH_DOCUMENTS = 1024
+BLOCKS_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,8 @@ class ModelTokenizer:
         encoding = self.tokenizer.encode(blocks[0], add_special_tokens=not document.complete)
         first, behind = self._split(encoding, complete=document.complete)
         parts = [first[1:] if self._begins_twice(first, complete=document.complete) else first]
-        for begin in range(1, len(blocks), BATCH_DOCUMENTS):
-            encodings = self.tokenizer.encode_batch(blocks[begin : begin + BATCH_DOCUMENTS], add_special_tokens=False)
+        for begin in range(1, len(blocks), BLOCKS_AT_ONCE):
+            encodings = self.tokenizer.encode_batch(blocks[begin : begin + BLOCKS_AT_ONCE], add_special_tokens=False)
             parts.extend(np.asarray(e.ids, dtype=np.int32) for e in encodings)
         ids = np.concatenate(parts)
         return self._finished(document, ids, np.ones(len(ids), dtype=bool), behind)
