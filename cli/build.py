@@ -21,6 +21,7 @@ from cli.options import (
     json_option,
     only_option,
     remote_option,
+    sizes,
 )
 from cli.progress import build_progress
 from cli.prove import Lines as ProofLines
@@ -34,6 +35,7 @@ from graphcache.catalog import CatalogOptions
 from graphcache.costs import Costs
 from graphcache.errors import UsageError
 from graphcache.graph import Listing
+from graphcache.header.table import TensorTable
 from graphcache.local.memo import Memo, memo_of
 from graphcache.location import cache_dir
 from graphcache.manifest import model_source
@@ -41,6 +43,8 @@ from graphcache.manifest.file import check_target, is_manifest, read_manifest, w
 from graphcache.manifest.manifest import Compiled, Manifest, known_programs, other_bytes
 from graphcache.manifest.model_source import ModelSource
 from graphcache.manifest.text import ManifestError
+from graphcache.marks.list_marked import list_marked
+from graphcache.marks.recorded import read_shapes
 from graphcache.plan import PlanItem, plan
 from graphcache.process.chrome_trace import trace_json
 from graphcache.process.shown import bytes_text, count_text, printable, secs_text
@@ -101,11 +105,25 @@ class Request:
         "graphcache build --shapes-from Llama-3.1-8B --only adamw --fusion 8 --jobs 4",
         "graphcache build --shapes-from Llama-3.1-8B --remote s3://bucket/graphcache --push",
         "graphcache build --shapes-from cache_manifests/llama-3.1-8b-adamw.json --only adamw --dry-run",
+        "graphcache build --from mymodel.graphs --dim t=64 --dim h=576",
         "graphcache build --shapes-from Llama-3.1-8B --dry-run --manifest cache_manifests/llama-3.1-8b.json",
     ),
 )
+@click.option("--shapes-from", "source", metavar="MODEL", type=PATH, help="A checkpoint, or a manifest of one.")
+@click.option("--from", "module", metavar="MODULE", help="The functions of MODULE that graphcache.compiled marks.")
 @click.option(
-    "--shapes-from", "source", metavar="MODEL", type=PATH, required=True, help="A checkpoint, or a manifest of one."
+    "--dim",
+    "dims",
+    metavar="NAME=SIZE",
+    multiple=True,
+    callback=sizes,
+    help="With --from: the size that marks call NAME; may be given several times.",
+)
+@click.option(
+    "--shapes",
+    type=PATH,
+    metavar="FILE",
+    help="With --from: the graphs that a run under graphcache.record(FILE) called.",
 )
 @only_option
 @click.option(
@@ -157,7 +175,10 @@ class Request:
 @click.option("--push", is_flag=True, help="Write what is built to the last remote that can be written, at once.")
 @json_option
 def command(
-    source: Path,
+    source: Path | None,
+    module: str | None,
+    dims: Mapping[str, int],
+    shapes: Path | None,
     only: tuple[str, ...],
     manifest: Path | None,
     cache: str | None,
@@ -172,9 +193,17 @@ def command(
 
     Interrupted in any way, it loses only what was being compiled; run it again and it goes on. Exit code 1: a graph
     could not be compiled; the others were. A manifest's catalogs, options and fusion stand where none are given.
+
+    --from MODULE builds the graphs of marked functions instead: those whose sizes are all numbers, or named by --dim,
+    and those of a recorded run.
     """
     store = _store(cache, remotes, push and not dry_run)
-    request = _request(source, only, manifest, store, options)
+    _check_sources_given(source, module, dims, shapes, only, manifest)
+    if source is None:
+        assert module is not None
+        request = _marked_request(module, dims, shapes, store, options["fusion"])
+    else:
+        request = _request(source, only, manifest, store, options)
     with memo_of(request.store.root, building=not dry_run) as memo:
         if dry_run:
             return _dry_run(request, memo, manifest, as_json)
@@ -227,6 +256,43 @@ def _writing(trace: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(f"--trace {trace} cannot be written: {error.strerror}", hint="choose another file") from error
+
+
+def _check_sources_given(
+    source: Path | None,
+    module: str | None,
+    dims: Mapping[str, int],
+    shapes: Path | None,
+    only: Sequence[str],
+    manifest: Path | None,
+) -> None:
+    """Raises UsageError unless the graphs come from one place, with that place's options alone."""
+    if (source is None) == (module is None):
+        raise UsageError("a build takes either --shapes-from MODEL or --from MODULE", hint="graphcache build --help")
+    if module is None and (dims or shapes):
+        raise UsageError("--dim and --shapes are for the marked functions of --from MODULE")
+    if source is None and (only or manifest):
+        raise UsageError(
+            "--only and --manifest are for a model's catalogs, and --from names none",
+            hint="list the graphs in a catalog",
+        )
+
+
+def _marked_request(
+    module: str, dims: Mapping[str, int], shapes: Path | None, store: LocalStore, fusion: int | None
+) -> Request:
+    """The graphs of a module's marked functions, as a request without a model."""
+    recorded = [] if shapes is None else read_shapes(shapes)
+    theirs = [graph for graph in recorded if graph.function.partition(":")[0] == module]
+    found = {graph.name: graph for graph in [*list_marked(module, dims), *theirs]}
+    if not found:
+        raise UsageError(
+            f"{module} marks functions, and no size of theirs is known",
+            hint="give each name a size by --dim NAME=SIZE, or --shapes FILE of a run under graphcache.record(FILE)",
+        )
+    model = ModelSource(module, TensorTable.from_groups(()), None)
+    listing = Listing(tuple(found.values()), ())
+    return Request(model, (), CatalogOptions(), fusion or DEFAULT_FUSION, listing, store, ())
 
 
 def _store(cache: str | None, remotes: Sequence[str], push: bool) -> LocalStore:

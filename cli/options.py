@@ -115,6 +115,17 @@ class Positive(click.FloatRange):
         return self.fail(f"{value} is not a number", param, ctx) if math.isnan(found) else found
 
 
+def sizes(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+    """`t=64` as a name and a number; the same name twice is an error."""
+    found: dict[str, int] = {}
+    for value in values:
+        name, _, size = value.partition("=")
+        if not name.isidentifier() or not size.isascii() or not size.isdigit() or name in found:
+            raise click.BadParameter(f"{value!r} is not a new name and its size, such as t=64", ctx, parameter)
+        found[name] = int(size)
+    return found
+
+
 def given(**options: Any) -> dict[str, Any]:
     """The options that were given, for `CatalogOptions(**given(...))`: its defaults stand for the others."""
     return {name: value for name, value in options.items() if value is not None}

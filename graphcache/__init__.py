@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from graphcache.graph import Graph, Listing, TensorSpec, Use
     from graphcache.header.table import TensorTable, read_config, read_table
     from graphcache.manifest.diff import Comparison
+    from graphcache.marks.marked import Compiled, compiled
+    from graphcache.marks.recorded import record
     from graphcache.plan import PlanItem
     from graphcache.runtime.host_graph import HostGraph
 
@@ -39,6 +41,7 @@ _PLACES = {
     "CatalogError": "graphcache.catalog",
     "CatalogOptions": "graphcache.catalog",
     "Comparison": "graphcache.manifest.diff",
+    "Compiled": "graphcache.marks.marked",
     "CorruptError": "graphcache.errors",
     "Graph": "graphcache.graph",
     "GraphcacheError": "graphcache.errors",
@@ -55,9 +58,11 @@ _PLACES = {
     "ToolchainError": "graphcache.errors",
     "UsageError": "graphcache.errors",
     "Use": "graphcache.graph",
+    "compiled": "graphcache.marks.marked",
     "list_graphs": "graphcache.catalog",
     "read_config": "graphcache.header.table",
     "read_table": "graphcache.header.table",
+    "record": "graphcache.marks.recorded",
 }
 
 __all__ = [
@@ -65,6 +70,7 @@ __all__ = [
     "CatalogError",
     "CatalogOptions",
     "Comparison",
+    "Compiled",
     "CorruptError",
     "Graph",
     "GraphcacheError",
@@ -82,9 +88,11 @@ __all__ = [
     "UsageError",
     "Use",
     "__version__",
+    "compiled",
     "list_graphs",
     "read_config",
     "read_table",
+    "record",
 ]
 
 

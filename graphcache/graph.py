@@ -63,10 +63,14 @@ class Graph:
     by_content: bool = False
 
     def load_function(self) -> Callable[..., Any]:
-        """`function` itself, constants not bound. Importing its module runs code that can raise anything."""
+        """`function` itself, constants not bound. Importing its module runs code that can raise anything.
+
+        Of one that `graphcache.compiled` marks, which would look for an artifact, the function that was marked.
+        """
         module, _, name = self.function.partition(":")
-        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-        return found
+        found = getattr(importlib.import_module(module), name)
+        function: Callable[..., Any] = getattr(found, "__graphcache_function__", found)
+        return function
 
     def signature(self) -> dict[str, Any]:
         """What the exported program depends on besides the source: argument dtypes and shapes, constants.

@@ -44,6 +44,9 @@ Import = ast.Import | ast.ImportFrom
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _COMPOUND = (ast.If, ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.For, ast.AsyncFor, ast.While, ast.Match)
 
+# The decorator `graphcache.marks.marked.compiled` by its public name.
+MARK = "graphcache.compiled"
+
 
 @dataclass(frozen=True)
 class Alias:
@@ -83,8 +86,15 @@ class Module:
         module = cls(file, live(tree.body))
         for statement in module.body:
             module._add(statement)
+        for statement in module.body:
+            if isinstance(statement, ast.FunctionDef):
+                statement.decorator_list = [d for d in statement.decorator_list if not module._is_mark(d)]
         module.effects = [statement for statement in module.body if module._has_effect(statement)]
         return module
+
+    def _is_mark(self, decorator: ast.expr) -> bool:
+        """Whether a decorator only marks a function as a graph: what is compiled is the function without it."""
+        return isinstance(decorator, ast.Call) and self._dotted(decorator.func) == MARK
 
     def alias(self, name: str) -> Alias | None:
         """What an import binds `name` to; None when anything else binds it too, or another import otherwise."""
