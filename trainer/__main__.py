@@ -176,6 +176,38 @@ def check_command(as_json: bool, betas: tuple[float, float], **settings: Any) ->
     return 0 if problem is None else problem.exit_code
 
 
+@group.command("plan")
+@click.option("--model", type=click.Path(path_type=Path), required=True, help="Checkpoint folder, or a manifest.")
+@click.option("--backend", default="furiosa:auto", help="The most devices that there may be.")
+@click.option(
+    "--from", "source", type=click.Path(path_type=Path, exists=True), help="A RUN or a manifest to take costs from."
+)
+@click.option("--seq", type=int, default=512, help="Tokens in a sequence.")
+@click.option("--micro-batch", type=int, default=1, help="Sequences in a micro-batch.")
+@click.option("--accum", type=int, default=4, help="Micro-batches in a step.")
+@click.option("--dtype", type=click.Choice(DTYPES), default="bfloat16", help="Of weights and activations.")
+@click.option("--update-workers", type=int, default=4, help="Threads that update weights.")
+@click.option("--clip-norm", type=float, help="Holds updates back until the norm of all gradients is known.")
+@click.option("--pool-gib", type=float, help="Emulator: the card's memory. Default: 47.5.")
+@click.option("--host-gib", type=click.FloatRange(0, min_open=True), help="The host's memory. Default: this machine's.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def plan_command(as_json: bool, source: Path | None, host_gib: float | None, **settings: Any) -> int:
+    """Say what fits and what a step takes for each number of resident layers, and which run to start.
+
+    Reads headers only: no card, no graphs. Exit code 1 when nothing fits.
+
+    \b
+    Examples:
+      python -m trainer plan --model DIR --backend furiosa:auto,furiosa:auto
+      python -m trainer plan --model DIR --from RUN --accum 8
+      python -m trainer plan --model cache_manifests/llama-3.1-8b.json --from cache_manifests/llama-3.1-8b.json
+    """
+    from trainer.plan.command import plan, show
+
+    config = RunConfig(data=Path("FILE"), out=Path("RUN"), **settings)
+    return show(plan(config, source, host_gib), config, as_json=as_json)
+
+
 @group.command("report")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--ranges", metavar="1-25,26-50", help="Ranges of steps. Default: five of equal length.")

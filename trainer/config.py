@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graphcache.catalog import CatalogOptions
+from graphcache.device.backend_name import POOL_BYTES, parse
 from graphcache.errors import UsageError
 
 SCHEDULES = ("constant", "linear", "cosine")
@@ -169,6 +170,13 @@ class RunConfig:
     def catalog_options(self) -> CatalogOptions:
         """The choices that enter the graphs' signatures."""
         return replace(CatalogOptions(), sequence=self.seq, micro_batch=self.micro_batch, dtype=self.dtype)
+
+    @property
+    def pool_bytes(self) -> int | None:
+        """The memory of one card, or of one emulated card; None where the host is the device."""
+        if parse(self.backend)[0] == "cpu":
+            return None
+        return POOL_BYTES if self.pool_gib is None else int(self.pool_gib * 1024**3)
 
     @property
     def sequences_per_step(self) -> int:

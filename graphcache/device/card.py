@@ -14,8 +14,6 @@ from graphcache.errors import CorruptError
 from graphcache.graph import Graph, TensorSpec
 
 CARD_PES = 8
-# One DRAM pool of a card serves uploads and graph outputs together (reported by users of RNGD cards).
-POOL_BYTES = int(47.5 * 1024**3)
 
 # Gives a graph's artifact, from a store. Raises MissingGraphsError.
 ArtifactSource = Callable[[Graph], Artifact]

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from graphcache.device.card import CARD_PES, POOL_BYTES, ArtifactSource, Program, check_signature, describe
+from graphcache.device.backend_name import POOL_BYTES
+from graphcache.device.card import CARD_PES, ArtifactSource, Program, check_signature, describe
 from graphcache.device.emulated_time import EmulatedTime, Link, at_least
 from graphcache.device.guard import MemoryFlag
 from graphcache.graph import Graph, TensorSpec

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from graphcache.device.card import POOL_BYTES, ArtifactSource, Program, check_signature
+from graphcache.device.backend_name import POOL_BYTES
+from graphcache.device.card import ArtifactSource, Program, check_signature
 from graphcache.device.guard import MemoryFlag
 from graphcache.graph import Graph, TensorSpec
 from graphcache.runtime import furiosa

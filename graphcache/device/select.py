@@ -9,33 +9,24 @@ furiosa:auto            the first assigned card that is not named; `furiosa:auto
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from graphcache.device import holders, nodes
+from graphcache.device.backend_name import AUTO, POOL_BYTES, BackendError, parse
 from graphcache.device.base import DeviceBackend
-from graphcache.device.card import CARD_PES, POOL_BYTES, ArtifactSource
+from graphcache.device.card import CARD_PES, ArtifactSource
 from graphcache.device.driver import driver_problems
 from graphcache.device.emulated_time import EmulatedTime
 from graphcache.device.holders import Holder
 from graphcache.device.nodes import AssignedCard, CannotTellError
-from graphcache.errors import GraphcacheError, UsageError
+from graphcache.errors import GraphcacheError
 from graphcache.runtime.furiosa import NODES
 
-AUTO = "auto"
 # Another folder of nodes, for tests of whole commands. Every message names the folder that was looked into.
 VARIABLE = "GRAPHCACHE_CARD_NODES"
-_COUNTED = re.compile(r"(cpu|emulator)(?::([1-9]\d{0,2}))?")
-_CARD = re.compile(r"furiosa:(0|[1-9]\d*|auto)")
-
-
-class BackendError(UsageError):
-    """A `--backend` that names no device."""
-
-    name = "backend"
 
 
 class CardError(GraphcacheError):
@@ -71,26 +62,6 @@ class Choice:
 
     def lines(self) -> list[str]:
         return [f"{device.name}  {device.why}" for device in self.devices] + ([self.found] if self.found else [])
-
-
-def parse(text: str) -> tuple[str, tuple[str, ...]]:
-    """The kind, and a name for each device: `("furiosa", ("3", "auto"))`, `("emulator", ("0", "1"))`.
-
-    Raises BackendError.
-    """
-    counted = _COUNTED.fullmatch(text)
-    if counted:
-        return counted[1], tuple(str(i) for i in range(int(counted[2] or 1)))
-    cards = [_CARD.fullmatch(part) for part in text.split(",")]
-    names = tuple(match[1] for match in cards if match)
-    if len(names) < len(cards):
-        raise BackendError(
-            f"--backend {text!r} names no device", hint="cpu, cpu:N, emulator, emulator:N, furiosa:N or furiosa:auto"
-        )
-    for name in names:
-        if name != AUTO and names.count(name) > 1:
-            raise BackendError(f"--backend {text!r} names card {name} twice", hint="a card is one device")
-    return "furiosa", names
 
 
 def choose(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from graphcache.artifact import Artifact
-from graphcache.device.card import POOL_BYTES
+from graphcache.device.backend_name import POOL_BYTES
 from graphcache.device.emulator import EmulatedCard, EmulatedFlag, process_flag
 from graphcache.device.guard import DeviceMemoryError, Guard
 from graphcache.device.guarded import GuardedBackend

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from graphcache.device import select
+from graphcache.device.backend_name import BackendError, parse
 from graphcache.device.guarded import GuardedBackend
 from graphcache.device.holders import Holder
-from graphcache.device.select import BackendError, CardError, Choice, choose, open_devices, parse
+from graphcache.device.select import CardError, Choice, choose, open_devices
 from tests.device.cards import give, made_process, process_with, root
 from tests.device.example import no_artifacts
 from trainer.device.cpu import CpuBackend

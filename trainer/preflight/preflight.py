@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from graphcache.artifact import Artifact
+from graphcache.device.backend_name import POOL_BYTES, parse
 from graphcache.device.base import DeviceBackend
-from graphcache.device.card import POOL_BYTES
 from graphcache.device.emulated_time import EmulatedTime
-from graphcache.device.select import Choice, choose, open_devices, parse
+from graphcache.device.select import Choice, choose, open_devices
 from graphcache.errors import GraphcacheError, MissingGraphsError
 from graphcache.graph import ITEM_BYTES, Graph
 from graphcache.header.table import read_config
@@ -90,7 +90,7 @@ class Ready:
             self.choice,
             self._artifact,
             fusion=self.config.fusion,
-            pool_bytes=pool_bytes(self.config),
+            pool_bytes=self.config.pool_bytes or POOL_BYTES,
             eager_catalogs=MODEL_CATALOGS if self.config.eager_layers else (),
             timing=self.timing,
             cpu=CpuBackend,
@@ -199,7 +199,7 @@ class Findings:
             config,
             devices,
             micro_batches=max(1, micro_batches),
-            pool_bytes=None if self.kind == "cpu" else pool_bytes(config),
+            pool_bytes=config.pool_bytes,
             program_bytes=0 if self.graphs is None else self.graphs.size_bytes,
             workers=worker_count(config),
         )
@@ -293,11 +293,6 @@ def _corpus(config: RunConfig, checkpoint: InputCheckpoint | None, saved: SavedC
     return corpus
 
 
-def pool_bytes(config: RunConfig) -> int:
-    """The memory of one card, or of one emulated card."""
-    return POOL_BYTES if config.pool_gib is None else int(config.pool_gib * 1024**3)
-
-
 def process_bytes(memory: MemoryPlan, kind: str) -> int:
     """What the process holds in the host's memory, where devices of the kinds `cpu` and `emulator` are too."""
     devices = 0 if kind == "furiosa" else sum(plan.total_bytes for plan in memory.devices)
@@ -306,8 +301,8 @@ def process_bytes(memory: MemoryPlan, kind: str) -> int:
 
 def _check_memory(memory: MemoryPlan, config: RunConfig, kind: str) -> None:
     """Raises one error for all that does not fit."""
-    pool, in_all, faults = pool_bytes(config), process_bytes(memory, kind), []
-    if kind != "cpu":
+    pool, in_all, faults = config.pool_bytes, process_bytes(memory, kind), []
+    if pool is not None:
         faults = [
             f"device {plan.device} would hold {plan.total_bytes:,} bytes and its pool is {pool:,}"
             for plan in memory.devices

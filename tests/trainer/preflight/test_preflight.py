@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from graphcache.device.select import BackendError
+from graphcache.device.backend_name import BackendError
 from graphcache.errors import MissingGraphsError
 from tests.trainer.runs import settings
 from trainer.preflight import preflight
