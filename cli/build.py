@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,10 @@ from graphcache.build.report import Listener, Report
 from graphcache.build.trace import TracingListener
 from graphcache.catalog import CatalogOptions
 from graphcache.costs import Costs
-from graphcache.errors import UsageError
+from graphcache.errors import REFUSED_EXIT_CODE, UsageError
 from graphcache.graph import Listing
 from graphcache.header.table import TensorTable
+from graphcache.jobs.shard import Shard, parse_shard, select
 from graphcache.local.memo import Memo, memo_of
 from graphcache.location import cache_dir
 from graphcache.manifest import model_source
@@ -86,6 +87,11 @@ class Request:
     @property
     def programs(self) -> Programs:
         return Programs(self.store.root, known_programs(self.manifests), guard=self.store.guard)
+
+    def of_shard(self, shard: Shard) -> Request:
+        """The same for the graphs of one shard."""
+        graphs = tuple(select(self.listing.graphs, shard, self.costs))
+        return replace(self, listing=replace(self.listing, graphs=graphs))
 
     @property
     def costs(self) -> Costs:
@@ -165,6 +171,11 @@ class Request:
     help="Prove that artifacts are right: all of the model's; what is compiled now and sooner proven than that took; "
     "or none.",
 )
+@click.option(
+    "--shard",
+    metavar="I/N",
+    help="Only this part of N, from 0; auto/N takes the number that Kubernetes or Slurm gives the job.",
+)
 @click.option("--retry", is_flag=True, help="Compile also what the compiler refused before.")
 @click.option("--dry-run", is_flag=True, help="Show what would be compiled, and why.")
 @click.option(
@@ -184,6 +195,7 @@ def command(
     cache: str | None,
     remotes: tuple[str, ...],
     push: bool,
+    shard: str | None,
     dry_run: bool,
     trace: Path | None,
     as_json: bool,
@@ -191,19 +203,25 @@ def command(
 ) -> int:
     """Compile the graphs of a model that the cache lacks. Reads headers only, needs no card.
 
-    Interrupted in any way, it loses only what was being compiled; run it again and it goes on. Exit code 1: a graph
-    could not be compiled; the others were. A manifest's catalogs, options and fusion stand where none are given.
+    Interrupted in any way, it loses only what was being compiled; run it again and it goes on. A graph that cannot be
+    compiled stops no other. Exit code 1: another try may help; 4: the compiler refuses each graph that failed. A
+    manifest's catalogs, options and fusion stand where none are given.
 
     --from MODULE builds the graphs of marked functions instead: those whose sizes are all numbers, or named by --dim,
     and those of a recorded run.
     """
+    if shard is not None and manifest is not None:
+        raise UsageError("--manifest with --shard would list a part of the graphs", hint="write it when all are built")
+    part = None if shard is None else parse_shard(shard)
     store = _store(cache, remotes, push and not dry_run)
     _check_sources_given(source, module, dims, shapes, only, manifest)
     if source is None:
         assert module is not None
         request = _marked_request(module, dims, shapes, store, options["fusion"])
     else:
-        request = _request(source, only, manifest, store, options)
+        request = read_request(source, only, manifest, store, options)
+    if part is not None:
+        request = request.of_shard(part)
     with memo_of(request.store.root, building=not dry_run) as memo:
         if dry_run:
             return _dry_run(request, memo, manifest, as_json)
@@ -231,7 +249,7 @@ def command(
         _show(request, report, manifest, written)
     if push:
         _push_built(request, report)
-    return FAILED if report.failed or disproven else 0
+    return FAILED if disproven else exit_code(report)
 
 
 @contextmanager
@@ -295,6 +313,14 @@ def _marked_request(
     return Request(model, (), CatalogOptions(), fusion or DEFAULT_FUSION, listing, store, ())
 
 
+def exit_code(report: Report) -> int:
+    """Of a build: 1 when another try could help, REFUSED_EXIT_CODE when the compiler refuses all that failed."""
+    if not report.failed:
+        return 0
+    again = any(outcome.trouble is None or outcome.trouble.retryable for outcome in report.failed)
+    return FAILED if again else REFUSED_EXIT_CODE
+
+
 def _store(cache: str | None, remotes: Sequence[str], push: bool) -> LocalStore:
     urls = remote_urls(remotes)
     if push and not urls:
@@ -325,7 +351,7 @@ def _verdicts(request: Request, report: Report) -> list[tuple[Entry, Verdict | N
     return [(entry, request.store.verdict(entry)) for entry in entries if entry is not None]
 
 
-def _request(
+def read_request(
     source: Path, only: tuple[str, ...], manifest: Path | None, store: LocalStore, options: Mapping[str, Any]
 ) -> Request:
     if manifest is not None:

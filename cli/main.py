@@ -28,6 +28,7 @@ COMMANDS = {
     "show": Registered("cli.show:command", "Show one entry: its key, graph, cost and artifact."),
     "prove": Registered("cli.prove:command", "Prove that artifacts compute what their graphs say."),
     "verify": Registered("cli.verify:command", "Check every byte in the cache; optionally rebuilds."),
+    "job": Registered("cli.job:command", "Print what to submit to Kubernetes or Slurm to fill the cache."),
     "push": Registered("cli.push:command", "Write entries of the cache to a remote that lacks them."),
     "pull": Registered("cli.pull:command", "Fill the cache from a remote, everything checked."),
     "export": Registered("cli.export:command", "Write artifacts of the cache into one file."),
@@ -45,6 +46,7 @@ Exit codes:
   0    done, or nothing to do
   1    something to do (diff), a failed compile (build), corruption (verify,
        show), a wrong artifact (prove)
+  4    the compiler refuses every graph that failed (build)
   2    an error: bad input, bad usage, an environment that cannot do it
   130  interrupted; 143: terminated; 141: the reader of the output has gone
 \b

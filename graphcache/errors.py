@@ -9,6 +9,7 @@ Exit codes of all commands:
 1     something to do (diff), a graph failed to compile (build), or corruption was found (verify, show)
 2     an error: bad input, bad usage, or an environment that cannot do what was asked
 3     graphs that a training run needs are missing from the cache (trainer)
+4     every graph that failed is one that the compiler refuses, the same every time (build)
 130   interrupted (SIGINT); 143: terminated (SIGTERM); 141: the reader of the output has gone (SIGPIPE)
 ====  =======================================================================
 """
@@ -19,6 +20,10 @@ from collections.abc import Sequence
 
 # A line of a table on a wide terminal, beside a state and a graph's name.
 HEADLINE_CHARACTERS = 120
+
+
+# Of a build that no other try could help: a job's controller gives up on it at once.
+REFUSED_EXIT_CODE = 4
 
 
 def headline(message: str) -> str:
