@@ -112,6 +112,8 @@ class TurnFinder:
         frame: Frame | None,
     ) -> tuple[int, int]:
         begin = self._begin(text, messages, i, conversation)
+        if frame and frame.header.strip() and text.startswith(frame.header, begin):
+            begin += len(frame.header)  # not written when asked to answer here, after a tool perhaps
         last = i == len(messages) - 1
         after = text if last else self.template.render(messages[: i + 1], conversation)
         tail, ending = (frame.tail, frame.ending if last else frame.middle) if frame else ("", "")
@@ -176,8 +178,16 @@ class TurnFinder:
         if not header and self._is_header(tail[len(middle) :], asking):
             # Headers may begin alike.
             ending = middle = list(takewhile(lambda piece: piece not in openers, middle))
+        elif not any(piece in self._special for piece in middle):
+            middle = self._other_end(between, openers) or middle
         stop = next((piece for piece in ending if piece in self._special), "")
         return Frame(header, "".join(tail), "".join(ending), "".join(middle), stop)
+
+    def _other_end(self, between: list[str], openers: set[str]) -> list[str]:
+        """Up to the first special token, where it ends a turn: what opens the next one follows it."""
+        at = next((i for i, piece in enumerate(between) if piece in self._special), len(between))
+        ends = at < len(between) and between[at] not in openers and any(p in openers for p in between[at + 1 :])
+        return between[: at + 1] if ends else []
 
     def _is_header(self, rest: list[str], asking: frozenset[str]) -> bool:
         """Whether what a conversation ends with, after the turn's end, asks for an answer: it is more than an end."""

@@ -364,6 +364,17 @@ FAMILIES = {
         bos="<BOS>",
         eos="<|END|>",
     ),
+    "gpt-oss": Family(
+        _loop(
+            "{{- '<|start|>' + m.role + '<|message|>' + m.content + '<|end|>' -}}",
+            "{{- '<|start|>assistant' -}}«G»{{- '<|channel|>final<|message|>' + m.content -}}"
+            "{%- if loop.last -%}{{- '<|return|>' -}}{%- else -%}{{- '<|end|>' -}}{%- endif -%}«E»",
+            "{{- '<|start|>system<|message|>Today is ' + strftime_now('%Y-%m-%d') + '<|end|>' -}}",
+            "{%- if add_generation_prompt -%}{{- '<|start|>assistant' -}}{%- endif -%}",
+        ),
+        ("<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|return|>"),
+        eos="<|return|>",
+    ),
     "always a header": Family(
         _loop(
             _CHATML + "{{- m.content + '<|im_end|>\\n' -}}",
