@@ -22,10 +22,11 @@ from typing import Any
 from graphcache.digest import canonical_json, checksum, sha256_hex
 from graphcache.errors import CorruptError
 from graphcache.graph import ITEM_BYTES, TensorSpec
+from graphcache.header.framing import LENGTH_BYTES, framed
 from graphcache.key import Key
 
 FORMAT = "graphcache-artifact-1"
-_LENGTH_BYTES = 8
+# `runnable` starts on a cache line.
 _ALIGNMENT = 64
 
 
@@ -102,18 +103,16 @@ def _header(artifact: Artifact) -> bytes:
             "dfg": {"dtype": "U8", "shape": [end - middle], "data_offsets": [middle, end]},
         }
     )
-    # Padding is spaces, as the format allows; `runnable` then starts on a cache line.
-    text += b" " * (-(_LENGTH_BYTES + len(text)) % _ALIGNMENT)
-    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+    return framed(text, alignment=_ALIGNMENT)
 
 
 def _parse(data: memoryview) -> Artifact:
     """What the header says, unchecked but for lengths: `Artifact.parse` encodes it again and compares."""
-    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
-    start = _LENGTH_BYTES + length
-    if len(data) < _LENGTH_BYTES or start > len(data):
+    length = int.from_bytes(data[:LENGTH_BYTES], "little")
+    start = LENGTH_BYTES + length
+    if len(data) < LENGTH_BYTES or start > len(data):
         raise ValueError("it ends inside its header")
-    header = json.loads(bytes(data[_LENGTH_BYTES:start]))
+    header = json.loads(bytes(data[LENGTH_BYTES:start]))
     meta = json.loads(header["__metadata__"]["graphcache"])
     if meta["format"] != FORMAT:
         raise ValueError(f"its format is {meta['format']!r}, this program reads {FORMAT!r}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +42,7 @@ from graphcache.header.errors import (
 )
 from graphcache.header.json_bounds import Faults, parse
 from graphcache.header.kinds import foreign_kind
+from graphcache.process.regular_file import NotRegularError, open_regular
 
 # The format's own library writes and reads at most 100,000,000 bytes, and a published header of 126 MB exists. This
 # program only needs the shapes, so it takes that one too (a million tensors: 16 s, 1.1 GB). The worst that JSON can
@@ -119,14 +119,9 @@ def read_header(path: Path) -> Header:
 def open_file(path: Path) -> int:
     """A descriptor of the regular file at `path`. Raises a kind of HeaderError that says why there is none."""
     try:
-        # Without O_NONBLOCK, opening a named pipe waits for a writer.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return open_regular(path)
     except (OSError, ValueError) as error:
         raise open_error(path, error) from None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise NotAFileError(path, "not a regular file")
-    return fd
 
 
 def open_error(path: Path, error: Exception) -> HeaderError:
@@ -136,7 +131,7 @@ def open_error(path: Path, error: Exception) -> HeaderError:
         return DanglingLinkError(path, f"a link to {os.readlink(path)}, which does not exist")
     if number in (errno.ENOENT, errno.ENOTDIR):
         return NotFoundError(path, "does not exist")
-    if number == errno.ENXIO:
+    if number == errno.ENXIO or isinstance(error, NotRegularError):
         return NotAFileError(path, "not a regular file")
     return UnreadableError(path, f"cannot be opened: {getattr(error, 'strerror', None) or error}")
 

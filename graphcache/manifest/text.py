@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, NoReturn
+from typing import Any
 
+from graphcache import strict_json
 from graphcache.errors import GraphcacheError
 
 # Items of these lists are one line each, however long: a group of tensors, an argument, a use.
@@ -80,29 +81,12 @@ def parse(data: bytes, fmt: str, path: str | os.PathLike[str]) -> dict[str, Any]
     Raises ManifestJsonError, ManifestFormatError.
     """
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        value = strict_json.loads(data)
     except (ValueError, RecursionError) as error:
-        merged = isinstance(error, DuplicateKeyError) or b"\n<<<<<<<" in data
+        merged = isinstance(error, strict_json.DuplicateKeyError) or b"\n<<<<<<<" in data
         hint = f"a merge left it so: take one side, or {ANEW}" if merged else f"restore it from git; {ANEW}"
         raise ManifestJsonError(path, f"not JSON: {error}", hint=hint) from error
     if not isinstance(value, dict) or value.get("format") != fmt:
         found = value.get("format", "none") if isinstance(value, dict) else "none"
         raise ManifestFormatError(path, f"its format is {found!r}, this program reads {fmt!r}", hint=ANEW)
     return value
-
-
-class DuplicateKeyError(ValueError):
-    """A key that occurs twice in one object, as after a careless merge."""
-
-
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not a JSON number")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise DuplicateKeyError(f"the key {key!r} occurs twice in one object")
-        found[key] = value
-    return found

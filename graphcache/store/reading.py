@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from pathlib import Path
 
 from graphcache.artifact import Artifact
 from graphcache.digest import checksum, sha256_hex
 from graphcache.errors import CorruptError
+from graphcache.process.regular_file import NotRegularError, open_regular
 from graphcache.store.base import Entry
 
 # An entry is 2 KB: a file that is far larger is no entry, and need not be read to know.
@@ -18,16 +18,16 @@ RECORD_LIMIT_BYTES = 1 << 20
 
 def read_file(path: Path, *, exactly_bytes: int | None = None, limit_bytes: int = RECORD_LIMIT_BYTES) -> bytes:
     """The bytes of a regular file. Raises OSError; CorruptError for anything else, or another size."""
-    # Without O_NONBLOCK a pipe under this name would be waited for.
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        handle = open_regular(path)
+    except NotRegularError as error:
+        raise CorruptError(str(error)) from error
     with open(handle, "rb") as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise CorruptError("not a regular file")
-        if exactly_bytes is not None and status.st_size != exactly_bytes:
-            raise CorruptError(f"{status.st_size:,} bytes where its entry says {exactly_bytes:,}")
-        if exactly_bytes is None and status.st_size > limit_bytes:
-            raise CorruptError(f"{status.st_size:,} bytes, above the limit of {limit_bytes:,}")
+        size_bytes = os.fstat(handle).st_size
+        if exactly_bytes is not None and size_bytes != exactly_bytes:
+            raise CorruptError(f"{size_bytes:,} bytes where its entry says {exactly_bytes:,}")
+        if exactly_bytes is None and size_bytes > limit_bytes:
+            raise CorruptError(f"{size_bytes:,} bytes, above the limit of {limit_bytes:,}")
         return file.read()
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from graphcache.errors import GraphcacheError
 from graphcache.graph import TensorSpec
 from graphcache.header.errors import HeaderError
+from graphcache.header.framing import framed
 from graphcache.header.table import read_table
 from trainer.host.tensor_bytes import bytes_of, read_tensor, write_all
 
@@ -95,9 +96,7 @@ def _header(layout: Sequence[TensorSpec]) -> bytes:
         offsets = [offset, offset + spec.size_bytes]
         entries[spec.name] = {"dtype": SPELLED[spec.dtype], "shape": list(spec.shape), "data_offsets": offsets}
         offset += spec.size_bytes
-    text = json.dumps(entries, separators=(",", ":")).encode("ascii")
-    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
-    return len(text).to_bytes(8, "little") + text
+    return framed(json.dumps(entries, separators=(",", ":")).encode("ascii"), alignment=8)
 
 
 def read_tensors(path: Path, facts: FileFacts, layout: Sequence[TensorSpec]) -> Mapping[str, Tensor]:
