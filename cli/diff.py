@@ -20,7 +20,7 @@ from graphcache.location import cache_dir
 from graphcache.manifest.baseline import Baseline, find_manifests, of_revision, of_work_tree
 from graphcache.manifest.diff import Comparison, Now, compare, listed
 from graphcache.manifest.manifest import known_programs
-from graphcache.process.own_command import own_command
+from graphcache.process.own_command import build_command, own_command
 from graphcache.process.shown import count_text, secs_text
 from graphcache.process.streams import report_warning
 from graphcache.remote.opening import open_store
@@ -135,24 +135,17 @@ def _compared(
     now = Now(SourceHashes(WorkTree()), programs, toolchain.parts, store, installed_torch(), export_programs)
     results = compare([(baseline.recorded, listed(baseline.manifest)) for baseline in baselines], now)
     compared = [
-        Compared(baseline, comparisons, build_command(baseline, cache), verify_command(baseline, comparisons, cache))
+        Compared(baseline, comparisons, _build_command(baseline, cache), verify_command(baseline, comparisons, cache))
         for baseline, comparisons in zip(baselines, results, strict=True)
     ]
     return compared, programs.trouble
 
 
-def build_command(baseline: Baseline, cache: str | None) -> str:
+def _build_command(baseline: Baseline, cache: str | None) -> str:
     """The command that compiles what a manifest lacks, and writes the manifest again. Needs no checkpoint."""
-    import shlex
-
-    manifest = baseline.manifest
-    words = [*own_command(), "build", "--shapes-from", str(baseline.path), "--only", ",".join(manifest.catalogs)]
-    for name, value in manifest.options.items():
-        words += [f"--{name.replace('_', '-')}", str(value)]
-    if "fusion" in manifest.toolchain:
-        words += ["--fusion", manifest.toolchain["fusion"]]
-    words += ["--cache", cache] if cache else []
-    return shlex.join([*words, "--manifest", str(baseline.path)])
+    manifest, path = baseline.manifest, str(baseline.path)
+    fusion = manifest.toolchain.get("fusion")
+    return build_command(path, manifest.catalogs, options=manifest.options, fusion=fusion, cache=cache, manifest=path)
 
 
 def verify_command(baseline: Baseline, comparisons: Iterable[Comparison], cache: str | None) -> str:

@@ -6,7 +6,6 @@ Each method is a few lines over the module that does the work, with the cache's 
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -28,7 +27,7 @@ from graphcache.manifest.diff import Comparison, Now, compare, listed
 from graphcache.manifest.file import read_manifest
 from graphcache.manifest.manifest import known_programs
 from graphcache.plan import PlanItem
-from graphcache.process.own_command import own_command
+from graphcache.process.own_command import build_command
 from graphcache.runtime.host_graph import HostGraph
 from graphcache.runtime.identity import observed
 from graphcache.source.hash import SourceHashes
@@ -196,10 +195,8 @@ class Cache:
         catalogs = sorted({graph.catalog for graph in graphs if graph.catalog in installed})
         if not catalogs:
             return "Cache.build(graphs)"
-        words = [*own_command(), "build", "--shapes-from", "MODEL", "--only", ",".join(catalogs)]
-        words += ["--fusion", str(self.fusion)] if self.fusion != DEFAULT_FUSION else []
-        words += ["--cache", os.fspath(self._given)] if self._given else []
-        return shlex.join(words)
+        fusion = self.fusion if self.fusion != DEFAULT_FUSION else None
+        return build_command("MODEL", catalogs, fusion=fusion, cache=self._given)
 
 
 def _check_names(graphs: Sequence[Graph]) -> None:

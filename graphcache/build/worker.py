@@ -37,6 +37,7 @@ from typing import IO, Any, Protocol
 from graphcache.build.retryable import is_retryable
 from graphcache.errors import GraphcacheError, SpoiledError
 from graphcache.graph import Graph, TensorSpec
+from graphcache.process.helper import take_stdout
 from graphcache.proof.cost import Work
 from graphcache.proof.verdict import Verdict
 from graphcache.source.hash import digest_now
@@ -214,13 +215,6 @@ def logged(path: str) -> Iterator[None]:
         os.dup2(before, 1)
         os.dup2(before, 2)
         os.close(before)
-
-
-def take_stdout() -> IO[bytes]:
-    """What stdout is, for answers alone; prints go to stderr from now on."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return answers
 
 
 def die_with(parent: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from graphcache.errors import GraphcacheError
 from graphcache.graph import Graph
-from graphcache.process.helper import helper_command, helper_environment
+from graphcache.process.helper import helper_command, helper_environment, last_words
 from graphcache.source.hash import SourceHashes
 from graphcache.source.tree import WorkTree
 from graphcache.store.programs import Answer
@@ -60,7 +60,7 @@ def _ask(graphs: Sequence[Graph]) -> tuple[list[str], str]:
         check=False,
         env=helper_environment(),
     )
-    return done.stdout.splitlines(), (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return done.stdout.splitlines(), last_words(done)
 
 
 def _answer(line: str, source: str) -> Answer | GraphcacheError:

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -37,6 +37,7 @@ from graphcache.export.source_lines import noted
 from graphcache.export.torch_state import unchanged
 from graphcache.graph import Graph, TensorSpec
 from graphcache.key import PROGRAM_FORMAT
+from graphcache.process.helper import take_stdout
 from graphcache.source.hash import digest_now
 
 
@@ -236,9 +237,7 @@ def answers(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def main() -> int:
-    # What a graph's module prints while it is imported must not come between the answers.
-    replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    replies = io.TextIOWrapper(take_stdout())
     torch.set_num_threads(1)
     for answer in answers(sys.stdin):
         print(json.dumps(answer, sort_keys=True), file=replies, flush=True)

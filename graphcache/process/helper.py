@@ -10,8 +10,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 from graphcache.vendor import layouts as vendor
+
+if TYPE_CHECKING:
+    import subprocess
 
 # Where programs, libraries and the user's files are, how text is written, how many threads there may be.
 PASSED_ON = frozenset(
@@ -46,3 +50,15 @@ def helper_environment(folder: Path | None = None) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def take_stdout() -> IO[bytes]:
+    """What stdout is, for answers alone: what Python or native code prints goes to stderr from now on."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return answers
+
+
+def last_words(done: subprocess.CompletedProcess[str]) -> str:
+    """The last line that a process wrote to stderr, which says why it ended; its exit code when it wrote none."""
+    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.machinery
 import os
+import shlex
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 # Of the package, which need not be imported to be asked for.
@@ -18,6 +20,28 @@ def own_command() -> tuple[str, ...]:
     """`graphcache`, or `python -m cli.main` for a process that took this package from its current folder, a checkout,
     where the installed command would import another one, or none."""
     return INSTALLED if _same(_installed(), str(OWN_FILE)) else IN_THIS_FOLDER
+
+
+def build_command(
+    model: str,
+    catalogs: Iterable[str],
+    *,
+    options: Mapping[str, object] | None = None,
+    fusion: object = None,
+    cache: str | os.PathLike[str] | None = None,
+    remotes: Iterable[str] = (),
+    manifest: str | os.PathLike[str] | None = None,
+) -> str:
+    """The command that compiles what a cache lacks, for people to copy. What is None or empty is left out.
+
+    model: what `--shapes-from` names; options: fields of `graphcache.catalog.CatalogOptions`
+    """
+    words = [*own_command(), "build", "--shapes-from", model, "--only", ",".join(catalogs)]
+    for name, value in {**(options or {}), "fusion": fusion}.items():
+        words += [f"--{name.replace('_', '-')}", str(value)] if value is not None else []
+    words += ["--cache", os.fspath(cache)] if cache else []
+    words += [word for url in remotes for word in ("--remote", url)]
+    return shlex.join([*words, *(["--manifest", os.fspath(manifest)] if manifest else [])])
 
 
 def _installed() -> str | None:

@@ -15,7 +15,7 @@ import subprocess
 from graphcache.digest import checksum
 from graphcache.errors import ToolchainError
 from graphcache.local.memo import Memo
-from graphcache.process.helper import helper_command, helper_environment
+from graphcache.process.helper import helper_command, helper_environment, last_words
 from graphcache.vendor import layouts as vendor
 
 PREFIX = "compiler-revision 1 "
@@ -84,8 +84,7 @@ def ask_revision(memo: Memo) -> str:
         check=False,
     )
     if run.returncode or not run.stdout.strip():
-        last = (run.stderr.strip().splitlines() or [f"exit code {run.returncode}"])[-1]
-        raise ToolchainError(f"the compiler does not tell its revision: {last}", hint="graphcache doctor")
+        raise ToolchainError(f"the compiler does not tell its revision: {last_words(run)}", hint="graphcache doctor")
     revision = run.stdout.split()[-1]
     remember_revision(memo, revision)
     return revision

@@ -14,7 +14,7 @@ from typing import Any
 
 from graphcache.errors import ToolchainError
 from graphcache.local.memo import Memo
-from graphcache.process.helper import helper_environment
+from graphcache.process.helper import helper_environment, last_words
 from graphcache.vendor import layouts as vendor
 
 # The second one has the headers; apt leaves it out under --no-install-recommends.
@@ -81,8 +81,7 @@ def _read_headers(path: str) -> Sequence[str]:
     """The files that a compile of PROBE reads. Raises ToolchainError when one is missing."""
     done = _run(path, "-x", "c", "-fsyntax-only", "-MD", "-MF", "/dev/stdout", "-", text=PROBE)
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        error = next((line for line in lines if "error: " in line), lines[-1])
+        error = next((line for line in done.stderr.splitlines() if "error: " in line), last_words(done))
         raise ToolchainError(f"{path} cannot compile C for a card: {error.strip()}", hint=HINT)
     # A rule of a makefile: `-: /usr/.../assert.h \`.
     return shlex.split(done.stdout.replace("\\\n", " ").partition(":")[2])

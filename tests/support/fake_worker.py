@@ -26,11 +26,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from graphcache.build.worker import die_with, parse, serve, take_stdout
+from graphcache.build.worker import die_with, parse, serve
 from graphcache.digest import json_sha256
 from graphcache.errors import GraphcacheError, SpoiledError
 from graphcache.graph import Graph, TensorSpec
-from graphcache.process.helper import helper_command
+from graphcache.process.helper import helper_command, take_stdout
 from graphcache.proof.cost import Work
 from graphcache.proof.verdict import Deviation, Verdict
 from graphcache.store.base import Entry

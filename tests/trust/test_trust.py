@@ -243,6 +243,15 @@ def test_a_trust_file_that_trusts_nobody_is_an_error(text: str, tmp_path: Path) 
         read_trust(tmp_path / "trust.json")
 
 
+def test_a_trust_file_with_a_key_twice_in_one_object_is_an_error(signer: Signer, tmp_path: Path) -> None:
+    """Readers differ in which of the two counts, so a reviewer may see other keys than those that are trusted."""
+    path = tmp_path / "trust.json"
+    add_key(path, TrustedKey("ci", signer.public))
+    path.write_text(path.read_text().replace('"keys":', '"keys": [],\n  "keys":'))
+    with pytest.raises(TrustError, match="'keys' occurs twice"):
+        read_trust(path)
+
+
 def test_a_signature_verifies_with_another_implementation(signer: Signer) -> None:
     """Ed25519 by RFC 8032's own code, as far as verifying needs it."""
     from tests.support.ed25519 import verify

@@ -14,7 +14,7 @@ from graphcache.graph import Graph
 from graphcache.local.memo import memo_of
 from graphcache.location import cache_dir
 from graphcache.lookup import LISTED, PlanItem, entries, look_up
-from graphcache.process.own_command import own_command
+from graphcache.process.own_command import build_command, own_command
 from graphcache.remote.opening import open_store
 from graphcache.remote.url import remote_urls
 from graphcache.runtime.identity import observed
@@ -135,12 +135,12 @@ def find_graphs(checkpoint: InputCheckpoint, config: RunConfig) -> CachedGraphs:
 
 
 def _build_command(config: RunConfig, names: Sequence[str]) -> str:
-    options = config.catalog_options
-    command = [
-        *(*own_command(), "build", "--shapes-from", str(config.model), "--only", ",".join(names)),
-        *("--sequence", str(options.sequence), "--micro-batch", str(options.micro_batch), "--dtype", options.dtype),
-        *("--fusion", str(config.fusion)),
-        *(("--cache", config.cache) if config.cache else ()),
-        *(word for url in config.remote for word in ("--remote", url)),
-    ]
-    return shlex.join(command)
+    chosen = config.catalog_options
+    return build_command(
+        str(config.model),
+        names,
+        options={"sequence": chosen.sequence, "micro_batch": chosen.micro_batch, "dtype": chosen.dtype},
+        fusion=config.fusion,
+        cache=config.cache,
+        remotes=config.remote,
+    )
