@@ -14,7 +14,7 @@ class DuplicateKeyError(ValueError):
         self.key = key
 
 
-def loads(text: str | bytes, *, constants: bool = False) -> Any:
+def strict_loads(text: str | bytes, *, constants: bool = False) -> Any:
     """The value that `text` holds; bytes are UTF-8. `constants`: take NaN and Infinity all the same.
 
     Raises DuplicateKeyError, other kinds of ValueError, RecursionError.

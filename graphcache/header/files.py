@@ -31,7 +31,7 @@ INDEX_LIMIT_BYTES = 256 * 1024 * 1024
 CONFIG_LIMIT_BYTES = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """The files of one model.
 
@@ -60,7 +60,7 @@ def find_checkpoint(model: Path) -> Checkpoint:
     if model.name.endswith(".json"):
         return _indexed(model)
     folder = model.parent
-    return Checkpoint(folder, None, (model.name,))
+    return Checkpoint(folder=folder, index=None, shards=(model.name,))
 
 
 def read_config(model: Path) -> dict[str, Any] | None:
@@ -131,7 +131,9 @@ def _indexed(index: Path) -> Checkpoint:
     if missing:
         raise ShardMissingError(index, f"{len(missing)} of its {len(shards)} shards are missing: {quoted(missing)}")
     unnamed = sorted({name for name in names if name.endswith(".safetensors")} - set(shards))
-    return Checkpoint(index.parent, index, tuple(shards), weight_map, tuple(unnamed))
+    return Checkpoint(
+        folder=index.parent, index=index, shards=tuple(shards), weight_map=weight_map, unnamed=tuple(unnamed)
+    )
 
 
 def _weight_map(index: Path) -> dict[str, str]:

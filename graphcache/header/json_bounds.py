@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
-from graphcache import strict_json
 from graphcache.header.errors import (
     HeaderDuplicateError,
     HeaderError,
@@ -18,6 +17,7 @@ from graphcache.header.errors import (
     HeaderTextError,
     quoted,
 )
+from graphcache.strict_json import DuplicateKeyError, strict_loads
 
 # A tensor's entry takes at least 45 bytes and holds three brackets, so text with more than one in eight is no header;
 # an empty list costs 64 bytes of memory for two of text.
@@ -52,8 +52,8 @@ def parse(text: bytes, file: str | PathLike[str], faults: Faults, *, constants: 
     except UnicodeDecodeError as error:
         raise faults.text(file, f"not UTF-8: byte 0x{text[error.start]:02x} at {error.start}") from None
     try:
-        return strict_json.loads(decoded, constants=constants)
-    except strict_json.DuplicateKeyError as error:
+        return strict_loads(decoded, constants=constants)
+    except DuplicateKeyError as error:
         raise faults.duplicate(file, f"the key {quoted(error.key)} occurs twice in one object") from None
     except RecursionError:
         raise faults.nesting(file, "JSON nested too deep") from None

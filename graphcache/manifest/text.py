@@ -6,8 +6,8 @@ import json
 import os
 from typing import Any
 
-from graphcache import strict_json
 from graphcache.errors import GraphcacheError
+from graphcache.strict_json import DuplicateKeyError, strict_loads
 
 # Items of these lists are one line each, however long: a group of tensors, an argument, a use.
 LINES = frozenset({"args", "groups", "uses"})
@@ -81,9 +81,9 @@ def parse(data: bytes, fmt: str, path: str | os.PathLike[str]) -> dict[str, Any]
     Raises ManifestJsonError, ManifestFormatError.
     """
     try:
-        value = strict_json.loads(data)
+        value = strict_loads(data)
     except (ValueError, RecursionError) as error:
-        merged = isinstance(error, strict_json.DuplicateKeyError) or b"\n<<<<<<<" in data
+        merged = isinstance(error, DuplicateKeyError) or b"\n<<<<<<<" in data
         hint = f"a merge left it so: take one side, or {ANEW}" if merged else f"restore it from git; {ANEW}"
         raise ManifestJsonError(path, f"not JSON: {error}", hint=hint) from error
     if not isinstance(value, dict) or value.get("format") != fmt:

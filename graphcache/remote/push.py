@@ -17,7 +17,7 @@ from graphcache.trust.guard import kept_signature
 from graphcache.trust.signature import signature_path
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pushed:
     """Key digests, sorted.
 

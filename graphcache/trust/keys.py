@@ -45,7 +45,7 @@ class Signer:
         digest, now, public = sha256_hex(record), time.time(), self.public
         expires = None if self.valid_secs is None else utc(now + self.valid_secs)
         signed = self.key.sign(message(digest, public, utc(now), expires))
-        return Signature(digest, public, utc(now), expires, signed.hex())
+        return Signature(record=digest, public=public, signed=utc(now), expires=expires, signature=signed.hex())
 
 
 def make_key(path: Path) -> str:

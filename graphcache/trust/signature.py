@@ -19,7 +19,7 @@ FORMAT = "graphcache-signature-1"
 FOLDER = "signatures"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Signature:
     """record: SHA-256 of the record's bytes; public: the signer's Ed25519 key, both in hexadecimal digits.
 

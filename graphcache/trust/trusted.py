@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graphcache import strict_json
 from graphcache.digest import sha256_hex
 from graphcache.errors import CorruptError
 from graphcache.store import records
 from graphcache.store.files import write_file
 from graphcache.store.reading import read_file
+from graphcache.strict_json import strict_loads
 from graphcache.trust.errors import TrustError
 from graphcache.trust.keys import INSTALL
 from graphcache.trust.signature import Signature, utc
@@ -72,7 +72,7 @@ def read_trust(path: Path) -> Trust:
     """The keys in a trust file. Raises TrustError; one without keys trusts nobody, and is an error too."""
     hint = "graphcache keygen KEY --trust FILE writes one"
     try:
-        value = strict_json.loads(read_file(path))
+        value = strict_loads(read_file(path))
         if value["format"] != FORMAT:
             raise ValueError(f"its format is {value['format']!r}, not {FORMAT!r}")
         keys = {key.public: key for key in (TrustedKey(**each) for each in value["keys"])}

@@ -30,7 +30,7 @@ OPTIMIZER = "optimizer"
 _NAME = re.compile(r"step-(\d{8,})")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SavedCheckpoint:
     """A complete checkpoint.
 
@@ -88,7 +88,7 @@ def read(folder: Path) -> SavedCheckpoint:
         size = (folder / path).stat().st_size
         if size != facts.size_bytes:
             raise CheckpointError(f"{folder / path} has {size} bytes, not {facts.size_bytes}", hint=hint)
-    return SavedCheckpoint(folder, body["step"], body["config"], body["data"], files)
+    return SavedCheckpoint(folder=folder, step=body["step"], config=body["config"], data=body["data"], files=files)
 
 
 def sweep(checkpoints: Path) -> list[str]:

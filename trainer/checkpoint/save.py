@@ -41,7 +41,7 @@ BESIDE = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Contents:
     """What a checkpoint is made of.
 

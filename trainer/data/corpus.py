@@ -43,7 +43,7 @@ class Batch:
         return int((self.labels != IGNORED).sum())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DataFacts:
     """What a run reports of its data.
 

@@ -32,7 +32,7 @@ class DamagedError(Exception):
     """A token file that is not as it was written."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TokenFile:
     """All tokens of a data file, in its order. Documents without a token are not in it.
 

@@ -25,7 +25,7 @@ Spans = tuple[tuple[int, int], ...]
 _ASKED, _ANSWERED, _ASKED_AGAIN = "\ue001asked", "\ue002answered", "\ue003again"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Frame:
     """What a template writes around an answer.
 
@@ -181,7 +181,7 @@ class TurnFinder:
         elif not any(piece in self._special for piece in middle):
             middle = self._other_end(between, openers) or middle
         stop = next((piece for piece in ending if piece in self._special), "")
-        return Frame(header, "".join(tail), "".join(ending), "".join(middle), stop)
+        return Frame(header=header, tail="".join(tail), ending="".join(ending), middle="".join(middle), stop=stop)
 
     def _other_end(self, between: list[str], openers: set[str]) -> list[str]:
         """Up to the first special token, where it ends a turn: what opens the next one follows it."""

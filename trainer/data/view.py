@@ -25,7 +25,7 @@ class Segment:
     cut: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DocumentView:
     """One document. sequences: the first and the last that hold it, from 0; note: what is to be said about it."""
 
@@ -50,12 +50,12 @@ def views(
         first, last = max(begin - 1, 0) // seq, max(end - 2, 0) // seq
         counts = tokens.counts[begin:end]
         yield DocumentView(
-            line,
-            end - begin,
-            int(counts.sum()),
-            (first, last),
-            _note(int(counts.sum()), labels[first : last + 1]),
-            tuple(_segments(tokens, tokenizer, seq, begin, end)),
+            line=line,
+            tokens=end - begin,
+            label_tokens=int(counts.sum()),
+            sequences=(first, last),
+            note=_note(int(counts.sum()), labels[first : last + 1]),
+            segments=tuple(_segments(tokens, tokenizer, seq, begin, end)),
         )
 
 

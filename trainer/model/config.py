@@ -27,7 +27,7 @@ class RopeScaling:
     original_length: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """Sizes of a decoder-only model; all counts, none in bytes.
 

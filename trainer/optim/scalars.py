@@ -39,7 +39,7 @@ class AdamSettings:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StepScalars:
     """The one-element arguments of `trainer.graphs.adamw.adamw`, in its order."""
 

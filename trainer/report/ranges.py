@@ -15,7 +15,7 @@ from trainer.report.runs import RecordedRun, ReportError
 RANGES = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StepRange:
     """Steps `first` to `last`, both included.
 

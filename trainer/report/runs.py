@@ -21,7 +21,7 @@ class ReportError(UsageError):
     name = "report"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RecordedRun:
     """One RUN folder.
 
@@ -67,7 +67,13 @@ def _read(folder: Path, label: str) -> RecordedRun:
             f"{folder} holds no step of a run", hint="give the --out of a run that has done at least one step"
         )
     ordered = [steps[number] for number in sorted(steps)]
-    return RecordedRun(label, folder, ordered, _json(folder / SETTINGS), _json(folder / ENVIRONMENT))
+    return RecordedRun(
+        label=label,
+        folder=folder,
+        steps=ordered,
+        settings=_json(folder / SETTINGS),
+        environment=_json(folder / ENVIRONMENT),
+    )
 
 
 def _is_whole(record: Mapping[str, Any]) -> bool:

@@ -40,7 +40,9 @@ def build_network(step: Step, devices: Sequence[DeviceBackend]) -> Network:
     head = HeadUnit(place)
     embedding = head if model.tied else EmbeddingUnit(model.vocab, model.hidden, options.dtype)
     in_order = tuple(layers[i] for i in range(model.layers))
-    return Network(step, devices, embedding, in_order, NormUnit(place), head, place)
+    return Network(
+        step=step, devices=devices, embedding=embedding, layers=in_order, norm=NormUnit(place), head=head, place=place
+    )
 
 
 def load_weights(network: Network, optimizer: Optimizer, state_of: Callable[[Unit], dict[str, AdamState]]) -> None:

@@ -78,17 +78,17 @@ def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progres
         progress.say(f"loaded {ready.checkpoint.parameters:,} parameters")
         watchers = opened.enter_context(closing(open_watchers(folder.root, config.tensorboard, ready.done)))
         session = Session(
-            config,
-            ready.checkpoint,
-            files_beside(ready.checkpoint.folder),
-            ready.corpus,
-            network,
-            optimizer,
-            devices,
-            folder,
-            watchers,
-            ready.done,
-            ready.steps,
+            config=config,
+            source=ready.checkpoint,
+            beside=files_beside(ready.checkpoint.folder),
+            corpus=ready.corpus,
+            network=network,
+            optimizer=optimizer,
+            devices=devices,
+            folder=folder,
+            watchers=watchers,
+            done=ready.done,
+            steps=ready.steps,
         )
         folder.begin_session(config.as_json(), {**environment(ready), "host_load": load}, ready.done)
         return session.train(stop, progress)

@@ -28,7 +28,7 @@ from trainer.step.loop import NonFiniteLossError, run_step
 from trainer.step.network import Network
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Session:
     """Everything that a step touches. `steps` are those of the whole run, `done` those before this session; `beside` is
     what checkpoints hold of the model's folder."""

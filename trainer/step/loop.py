@@ -29,7 +29,7 @@ class NonFiniteLossError(GraphcacheError):
     name = "non-finite-loss"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StepResult:
     """loss: mean over the step's `label_tokens`; tokens: all that went through the model, padding too."""
 
@@ -67,7 +67,7 @@ def run_step(
             where = f"step {step}, {_where(batches)}"
             raise NonFiniteGradientError(f"{error.message} in {where}", hint=error.hint) from error
     tokens = sum(batch.tokens.numel() for batch in batches)
-    return StepResult(total / label_tokens, tokens, label_tokens, update, clock)
+    return StepResult(loss=total / label_tokens, tokens=tokens, label_tokens=label_tokens, update=update, clock=clock)
 
 
 def _where(batches: Sequence[Batch]) -> str:

@@ -24,7 +24,7 @@ FLOAT_BYTES = ITEM_BYTES["float32"]
 STATE_BYTES = len(STATE) * FLOAT_BYTES
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DevicePlan:
     """Bytes on one device at the step's fullest moment.
 
@@ -61,7 +61,7 @@ class DevicePlan:
         return {**vars(self), "total_bytes": self.total_bytes}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HostPlan:
     """Bytes on the host, devices that are the host itself not counted.
 

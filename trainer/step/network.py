@@ -12,7 +12,7 @@ from trainer.step.units import EmbeddingUnit, HeadPlace, HeadUnit, LayerUnit, No
 ModelUnit = LayerUnit | NormUnit | HeadUnit | EmbeddingUnit
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Network:
     """`step` describes a step of them. `embedding` is the head's own unit when the two are tied."""
 

@@ -59,11 +59,11 @@ def state(step: int, unit: FakeUnit) -> dict[str, AdamState]:
 def contents(model: Path, step: int, dtype: str = "bfloat16") -> Contents:
     config_json: Mapping = json.loads((model / "config.json").read_bytes())
     return Contents(
-        config_json,
-        files_beside(model),
-        dtype,
-        units(),
-        lambda unit: state(step, unit),
+        config_json=config_json,
+        beside=files_beside(model),
+        dtype=dtype,
+        units=units(),
+        state=lambda unit: state(step, unit),
         config={"seed": 0},
         data={"digest": "d"},
     )

@@ -31,7 +31,10 @@ def record(step=3):
     with clock.phase("forward"):
         pass
     return step_record(
-        step, 1e-4, StepResult(2.5, 1024, 1000, UpdateReport(0.5, 2.0, None, 1.0), clock), [FakeDevice()]
+        step,
+        1e-4,
+        StepResult(loss=2.5, tokens=1024, label_tokens=1000, update=UpdateReport(0.5, 2.0, None, 1.0), clock=clock),
+        [FakeDevice()],
     )
 
 
@@ -97,11 +100,19 @@ def test_without_stderr_there_is_no_progress(monkeypatch, capsys):
 
 
 def test_what_a_run_begins_with():
-    facts = DataFacts("digest", 1000, 3, 64_000, 50_000, 2000, 7)
+    facts = DataFacts(
+        digest="digest",
+        documents=1000,
+        empty_documents=3,
+        tokens=64_000,
+        label_tokens=50_000,
+        sequences=2000,
+        sequences_without_labels=7,
+    )
     assert data_lines(facts, 32) == [
         "data     64,000 tokens in 1,000 documents, 50,000 of them count; 3 empty documents left out",
         "data     2,000 sequences of 32 tokens; 7 in which nothing counts left out",
     ]
     assert steps_line(250, None) == "steps    250, from the beginning"
-    saved = SavedCheckpoint(Path("RUN/checkpoints/step-00000010"), 10, {}, {}, {})
+    saved = SavedCheckpoint(folder=Path("RUN/checkpoints/step-00000010"), step=10, config={}, data={}, files={})
     assert steps_line(250, saved) == "steps    250; 10 are done, in RUN/checkpoints/step-00000010"
