@@ -22,6 +22,7 @@ from cli.options import (
     only_option,
     remote_option,
     sizes,
+    timeout_option,
 )
 from cli.progress import build_progress
 from cli.prove import Lines as ProofLines
@@ -139,15 +140,7 @@ class Request:
     f"  [default: {DEFAULT_FUSION}]",
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Compiles at once. Default: as CPUs and memory allow.")
-@click.option(
-    "--timeout",
-    "timeout_secs",
-    type=Positive(most=MOST_SECS),
-    default=DEFAULT_TIMEOUT_SECS,
-    show_default=True,
-    metavar="SECONDS",
-    help="A graph that takes longer fails.",
-)
+@timeout_option("A graph that takes longer fails.", most_secs=MOST_SECS, default_secs=DEFAULT_TIMEOUT_SECS)
 @click.option(
     "--memory",
     "memory_gb",

@@ -126,6 +126,19 @@ def sizes(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...
     return found
 
 
+def timeout_option(explained: str, *, most_secs: float, default_secs: float) -> Callable[[F], F]:
+    """`--timeout SECONDS`, as `timeout_secs`."""
+    return click.option(
+        "--timeout",
+        "timeout_secs",
+        type=Positive(most=most_secs),
+        default=default_secs,
+        show_default=True,
+        metavar="SECONDS",
+        help=explained,
+    )
+
+
 def given(**options: Any) -> dict[str, Any]:
     """The options that were given, for `CatalogOptions(**given(...))`: its defaults stand for the others."""
     return {name: value for name, value in options.items() if value is not None}

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from cli.cache import open_cache, warn_of_faults
-from cli.options import Positive, cache_option, cli_command, given, json_option, manifests_option
+from cli.options import cache_option, cli_command, given, json_option, manifests_option, timeout_option
 from cli.render import emit_facts, emit_json
 from graphcache.build.build import DEFAULT_TIMEOUT_SECS, BuildOptions
 from graphcache.build.prove import ProofListener, Proven, Quiet, prove
@@ -66,15 +66,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option("--again", is_flag=True, help="Also what has a verdict.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Proofs at once. Default: as CPUs and memory allow.")
-@click.option(
-    "--timeout",
-    "timeout_secs",
-    type=Positive(most=MOST_SECS),
-    default=DEFAULT_TIMEOUT_SECS,
-    show_default=True,
-    metavar="SECONDS",
-    help="A proof that takes longer is given up.",
-)
+@timeout_option("A proof that takes longer is given up.", most_secs=MOST_SECS, default_secs=DEFAULT_TIMEOUT_SECS)
 @cache_option
 @json_option
 def command(

@@ -72,14 +72,14 @@ class Typed:
     shape: tuple[int, ...]
 
     @property
-    def elements(self) -> int:
-        """The elements of one tensor."""
-        return math.prod(self.shape)
-
-    @property
     def known(self) -> bool:
         """Whether this program knows how large an element of its dtype is."""
         return self.dtype in DTYPE_BITS
+
+    @property
+    def elements(self) -> int:
+        """The elements of one tensor."""
+        return math.prod(self.shape)
 
 
 class Entry(NamedTuple):
