@@ -70,8 +70,7 @@ def find(store: Store, program: str, observed: Mapping[str, str]) -> Found:
 
 def differences(entry: Entry, observed: Mapping[str, str]) -> list[Difference]:
     """Parts in which `entry` is not what `observed` asks for, sorted."""
-    kept = {name: value for name, value in entry.key.parts.items() if name != PROGRAM}
-    found = compare_parts(kept, observed)
+    found = [each for each in compare_parts(entry.key.parts, observed) if each.part != PROGRAM]
     return [each for each in found if not (each.part in BUILD_ONLY and each.part not in observed)]
 
 
