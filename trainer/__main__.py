@@ -208,6 +208,34 @@ def plan_command(as_json: bool, source: Path | None, host_gib: float | None, **s
     return show(plan(config, source, host_gib), config, as_json=as_json)
 
 
+@group.command("selftest")
+@click.option("--model", type=click.Path(path_type=Path), required=True, help="The checkpoint of the runs to come.")
+@click.option("--backend", required=True, help="emulator[:N], furiosa:0, furiosa:auto[,...].")
+@click.option("--seq", type=int, default=512, help="Tokens in a sequence.")
+@click.option("--micro-batch", type=int, default=1, help="Sequences in a micro-batch.")
+@click.option("--dtype", type=click.Choice(DTYPES), default="bfloat16", help="Of weights and activations.")
+@click.option("--cache", metavar="DIR", help="The cache of graphs; else GRAPHCACHE_DIR, else the XDG folder.")
+@click.option("--fusion", type=int, default=8, help="PEs that the graphs are compiled for.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+def selftest_command(as_json: bool, **settings: Any) -> int:
+    """Run a run's graphs on its devices, against bounds computed on the host. Exit code 1 when one is wrong.
+
+    \b
+    For a new card, driver or firmware, before the first run.
+    Examples:
+      python -m trainer selftest --model DIR --backend furiosa:auto
+      python -m trainer selftest --model DIR --backend emulator:2 --seq 64 --json
+    """
+    # With resident layers all graphs that a run can call are among its own; it has no data and no folder.
+    config = RunConfig(data=Path(), out=Path(), resident_layers=1, **settings)
+    from trainer.run.show import show_selftest, show_tested
+    from trainer.selftest import selftest
+
+    found = selftest(config) if as_json else selftest(config, show_tested)
+    show_selftest(found, as_json=as_json)
+    return 0 if all(result.right for result in found) else 1
+
+
 @group.command("report")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--ranges", metavar="1-25,26-50", help="Ranges of steps. Default: five of equal length.")

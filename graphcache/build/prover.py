@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from graphcache.errors import GraphcacheError
 from graphcache.export.program import export
+from graphcache.key import SETTING
 from graphcache.proof.check import METHOD, SEED, Found, prove, work
 from graphcache.proof.verdict import Verdict
 from graphcache.runtime.furiosa import HostExecutionError, HostExecutor
@@ -39,6 +41,9 @@ def verdict_on(store: LocalStore, entry: Entry, exported: str | None = None) -> 
             f"{entry.program[:12]}",
             hint="graphcache build compiles what it is now",
         )
+    # What it was compiled with, which a graph may leave to what is recommended for its program.
+    settings = {n.removeprefix(SETTING): value for n, value in entry.key.parts.items() if n.startswith(SETTING)}
+    graph = replace(graph, settings=settings)
     executor, sets = HostExecutor.of(artifact), work(graph).sets
     try:
         found = prove(graph, executor.execute, sets)

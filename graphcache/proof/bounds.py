@@ -19,7 +19,7 @@ from torch import Tensor
 
 from graphcache.errors import GraphcacheError
 from graphcache.graph import Graph
-from graphcache.proof.rules import RULES, Bounded
+from graphcache.proof.rules import CASTS, RULES, Bounded
 
 
 class UnknownOperatorError(GraphcacheError):
@@ -73,7 +73,11 @@ def bounded(graph: Graph, inputs: Sequence[Tensor]) -> list[Bounded]:
     once; time: up to four products in float64 for each of the function's.
     """
     function = graph.load_function()
-    with torch.no_grad():
-        found = function(*(Carried(exactly(each)) for each in inputs), **graph.constants)
+    token = CASTS.set((graph.settings or {}).get("implicit-casts") != "off")
+    try:
+        with torch.no_grad():
+            found = function(*(Carried(exactly(each)) for each in inputs), **graph.constants)
+    finally:
+        CASTS.reset(token)
     results = [found] if isinstance(found, Tensor) else list(found)
     return [each.held if isinstance(each, Carried) else exactly(each) for each in results]

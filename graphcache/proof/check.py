@@ -40,29 +40,55 @@ def work(graph: Graph) -> Work:
     return Work(counter.get_total_flops() // 2, sum(spec.elements for spec in graph.args))
 
 
+def reference(graph: Graph, seed: int, number: int) -> tuple[list[Tensor], list[Bounded]]:
+    """Arguments of one set, and the graph's results with their bounds. Raises UnknownOperatorError."""
+    inputs = example(graph, seed, number)
+    return inputs, bounded(graph, inputs)
+
+
 def prove(graph: Graph, run: Run, sets: int, seed: int = SEED) -> Found:
     """Whether `run`, which takes the graph's arguments, gives the results that its function gives.
 
     Ends with the first set that disproves it. Raises what `run` raises.
     """
-    worst: list[_Worst] = []
+    judge = Judge()
     for number in range(sets):
-        inputs = example(graph, seed, number)
         try:
-            wanted = bounded(graph, inputs)
+            inputs, wanted = reference(graph, seed, number)
         except (UnknownOperatorError, NotImplementedError) as error:
             return Found("unproven", str(error), (), number)
-        got = list(run(inputs))
+        if not judge.add(number, run(inputs), wanted):
+            break
+    return judge.found()
+
+
+class Judge:
+    """Compares the results of one graph, set by set."""
+
+    def __init__(self) -> None:
+        self._worst: list[_Worst] = []
+        self._wrong = ""
+        self._sets = 0
+
+    def add(self, number: int, got: Sequence[Tensor], wanted: Sequence[Bounded]) -> bool:
+        """Takes the results of a set; False when they are wrong."""
+        self._sets += 1
         shapes = [[(t.dtype, tuple(t.shape)) for t in got], [(w.dtype, tuple(w.value.shape)) for w in wanted]]
         if shapes[0] != shapes[1]:
-            return Found("disproven", f"it returns {shapes[0]}, its function {shapes[1]}", (), number + 1)
+            self._wrong = f"it returns {shapes[0]}, its function {shapes[1]}"
+            return False
         found = [_compare(*pair) for pair in zip(got, wanted, strict=True)]
-        worst = [max(pair, key=lambda w: w.order) for pair in zip(worst, found, strict=True)] if worst else found
-        wrong = [f"result {i}, set {number}: {w.wrong}" for i, w in enumerate(found) if w.wrong]
-        if wrong:
-            return Found("disproven", "; ".join(wrong), tuple(w.deviation for w in worst), number + 1)
-    open_ = [f"result {i}: {w.unbounded:,} elements have no bound" for i, w in enumerate(worst) if w.unbounded]
-    return Found("unproven" if open_ else "proven", "; ".join(open_), tuple(w.deviation for w in worst), sets)
+        pairs = zip(self._worst, found, strict=True)
+        self._worst = [max(pair, key=lambda w: w.order) for pair in pairs] if self._worst else found
+        self._wrong = "; ".join(f"result {i}, set {number}: {w.wrong}" for i, w in enumerate(found) if w.wrong)
+        return not self._wrong
+
+    def found(self) -> Found:
+        open_ = ((i, worst.unbounded) for i, worst in enumerate(self._worst) if worst.unbounded)
+        unknown = [f"result {i}: {count:,} elements have no bound" for i, count in open_]
+        state: State = "disproven" if self._wrong else "unproven" if unknown else "proven"
+        deviations = tuple(worst.deviation for worst in self._worst)
+        return Found(state, self._wrong or "; ".join(unknown), deviations, self._sets)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ skips a rounding, or rounds only once after several operators, stays within the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -23,11 +24,15 @@ class Bounded:
     """A result. value: exact, float64; bound: of the absolute error, float64, inf where none is known.
 
     What is no float has the bound 0.
+
+    factors: of a float32 product, what rounding its factors to bfloat16 adds to the bound, for a sum over it; None for
+             what is no product, and where the graph's settings forbid it
     """
 
     value: Tensor
     bound: Tensor
     dtype: torch.dtype
+    factors: Tensor | None = None
 
 
 Rule = Callable[..., Any]
@@ -40,6 +45,9 @@ U = UNIT[torch.float32]
 TINY = 2.0**-126
 # Relative error of an elementary function (exp, sqrt, rsqrt, sigmoid, division) beside its rounding: 4 units.
 ELEMENTARY = 8 * U
+
+# Whether the compiler may round factors of float32 products to bfloat16, as it does by default.
+CASTS: ContextVar[bool] = ContextVar("CASTS", default=True)
 
 RULES: dict[Any, Rule] = {}
 
@@ -108,7 +116,22 @@ def _rsub(x: Any, y: Any, alpha: float = 1) -> Bounded:
 def _mul(x: Any, y: Any) -> Bounded:
     a, b, dtype = _pair(x, y)
     bound = a.value.abs() * b.bound + a.bound * (b.value.abs() + b.bound)
-    return _round(a.value * b.value, bound, dtype)
+    found = _round(a.value * b.value, bound, dtype)
+    return replace(found, factors=_factors(a, b)) if dtype is torch.float32 and CASTS.get() else found
+
+
+def _factors(a: Bounded, b: Bounded) -> Tensor:
+    """What rounding both factors to bfloat16 adds to the bound of a product."""
+    cast_a, cast_b = _cast_error(a), _cast_error(b)
+    big_a, big_b = a.value.abs() + a.bound, b.value.abs() + b.bound
+    return cast_a * big_b + (big_a + cast_a) * cast_b
+
+
+def _cast_error(x: Bounded) -> Tensor:
+    """0 for what is a bfloat16 exactly."""
+    unit = UNIT[torch.bfloat16]
+    exact = (x.bound == 0) & (x.value.to(torch.bfloat16).double() == x.value)
+    return (unit * (x.value.abs() + x.bound)).masked_fill(exact, 0.0)
 
 
 @rule(aten.div.Tensor, aten.div.Scalar)
@@ -190,6 +213,9 @@ def _sum_over(x: Bounded, dims: Sequence[int] | None, keepdim: bool) -> tuple[Te
     where = list(dims) if dims else list(range(x.value.dim()))
     value = x.value.sum(where, keepdim)
     error, size = x.bound.sum(where, keepdim), (x.value.abs() + x.bound).sum(where, keepdim)
+    if x.factors is not None:
+        # Made a matrix product, whose float32 factors the compiler rounds unless it is told not to.
+        error = error + x.factors.sum(where, keepdim)
     terms = ((x.value != 0) | (x.bound > 0)).sum(where, keepdim)
     return value, error + _gamma(terms) * size
 
@@ -229,6 +255,9 @@ def _product(a: Bounded, b: Bounded) -> Bounded:
     terms_b = (big_b > 0).sum(-2, dtype=torch.float64).unsqueeze(-2)
     # Each factor's product is rounded once as well.
     bound = _gamma(torch.minimum(terms_a, terms_b) + 1) * size
+    if dtype is torch.float32 and CASTS.get():
+        cast_a, cast_b = _cast_error(a), _cast_error(b)
+        bound = bound + cast_a @ big_b + (big_a + cast_a) @ cast_b
     if bool((a.bound > 0).any()) or bool((b.bound > 0).any()):
         bound = bound + (size - a.value.abs() @ b.value.abs()).clamp(min=0.0)
     return _round(a.value @ b.value, bound, dtype)

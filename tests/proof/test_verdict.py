@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcache.errors import CorruptError
@@ -82,6 +82,7 @@ def test_one_of_another_cross_gcc_serves_instead(store: LocalStore, entry: Entry
     assert find(store, KEY.program, observed).entry == good
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_damaged_verdict_is_none(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     store = LocalStore(tmp_path_factory.mktemp("cache"))

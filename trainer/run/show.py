@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from graphcache.errors import GraphcacheError
-from graphcache.process.shown import bytes_text
+from graphcache.process.shown import bytes_text, printable
 from graphcache.process.streams import report_warning
 from trainer.checkpoint.pretrained import InputCheckpoint
 from trainer.preflight.cached_graphs import CachedGraphs
 from trainer.preflight.preflight import Findings, process_bytes, steps_in_all
 from trainer.record.report import steps_line
 from trainer.record.say import data_lines
+from trainer.selftest import DeviceResult, kept
 from trainer.step.memory import DevicePlan
 
 
@@ -34,6 +35,9 @@ def show_findings(findings: Findings, problem: GraphcacheError | None, *, as_jso
         return
     for line in [] if findings.choice is None else findings.choice.lines():
         print(f"device   {line}")
+    if findings.kind == "furiosa" and findings.choice is not None and findings.graphs is not None:
+        for device in findings.choice.devices:
+            print(f"selftest {device.name}: {kept(findings.graphs, device.name)}")
     if findings.config.emulated_time is not None:
         print("device   times will be emulated")
     if findings.graphs is not None:
@@ -67,6 +71,23 @@ def warn_unproven(graphs: CachedGraphs | None) -> None:
     """That nobody has shown some graphs to compute the right thing."""
     if graphs is not None and graphs.unproven:
         report_warning("unproven", f"{graphs.unproven_text()}; on a node with the compiler: {graphs.prove_command}")
+
+
+def show_tested(result: DeviceResult, done: int, total: int) -> None:
+    """One graph on one device, as it is found."""
+    word = {True: "right", False: "WRONG", None: "not run"}[result.right]
+    text = f"  {printable(result.text)}" if result.text else ""
+    print(f"{word:<7}  {result.device}  {result.graph}  {result.secs:.2f} s{text}  ({done} of {total})", flush=True)
+
+
+def show_selftest(found: Sequence[DeviceResult], *, as_json: bool) -> None:
+    """How many were right on each device."""
+    if as_json:
+        _print_json({"results": [result.as_json() for result in found]})
+        return
+    for device in dict.fromkeys(result.device for result in found):
+        ours = [result.right for result in found if result.device == device]
+        print(f"selftest {device}: {ours.count(True)} of {len(ours)} graphs right")
 
 
 def _as_json(findings: Findings) -> dict[str, Any]:
