@@ -487,7 +487,7 @@ def _show(request: Request, report: Report, manifest: Path | None, written: bool
         if verdict is not None and verdict.state != "proven":
             print(printable(f"{verdict.state}  {entry.graph.name}: {verdict.reason}"))
     if manifest is not None and not written:
-        why = "it would list graphs that were not compiled, or that are disproven"
+        why = f"it would list graphs that {'were not compiled' if report.failed else 'are disproven'}"
         report_warning("manifest", f"{manifest} was not written: {why}")
     entries = [outcome.entry for outcome in report.outcomes if outcome.entry]
     compiled = [outcome.entry.cost for outcome in report.outcomes if outcome.state == "compiled" and outcome.entry]
