@@ -10,13 +10,14 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from graphcache.digest import json_sha256
 from graphcache.errors import CorruptError, GraphcacheError
+from graphcache.proof.verdict import Verdict
 from graphcache.store.base import Entry, Fault
 from graphcache.store.files import TEMPORARY, store_error, sync_folder
 from graphcache.store.layout import Layout
@@ -103,6 +104,9 @@ def _write(bundle: tarfile.TarFile, store: LocalStore, entries: Iterable[Entry])
         programs.add(entry.program)
         add(store.layout.object(entry.object.sha256), store.open(entry, sha256=True).as_bytes())
         add_record(store.layout.entry(entry.key), entry.encode())
+        verdict = store.verdict(entry)
+        if verdict is not None:
+            add_record(store.layout.verdict(entry.key), verdict.encode())
     for path in store.layout.program_files():
         try:
             record = read_file(path)
@@ -150,7 +154,8 @@ def _problem(member: tarfile.TarInfo, size_bytes: int) -> str:
 
 
 def _is_record(path: Path) -> bool:
-    return NAMES.is_entry(path) or NAMES.is_program_file(path) or NAMES.is_signature(path)
+    kinds = (NAMES.is_entry, NAMES.is_program_file, NAMES.is_signature, NAMES.is_verdict)
+    return any(is_kind(path) for is_kind in kinds)
 
 
 def _take(store: LocalStore, bundle: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo]) -> Imported:
@@ -177,6 +182,11 @@ def _take(store: LocalStore, bundle: tarfile.TarFile, members: Mapping[str, tarf
             if NAMES.is_entry(path):
                 entry = _entry(path, read(path))
                 here = store.lookup(entry.key) is not None
+                try:
+                    _take_verdict(store, entry, read, members, signature)
+                except CorruptError as error:
+                    # The entry has a signature of its own.
+                    faults.append(Fault(NAMES.verdict(entry.key).as_posix(), error.message))
                 if not here:
                     store.adopt(entry, read(NAMES.object(entry.object.sha256)), signature(entry.encode()))
                 (present if here else imported).append(entry.key.digest)
@@ -192,6 +202,23 @@ def _entry(path: Path, record: bytes) -> Entry:
     if NAMES.entry(entry.key) != path:
         raise CorruptError(f"an entry whose place is {NAMES.entry(entry.key)}")
     return entry
+
+
+def _take_verdict(
+    store: LocalStore,
+    entry: Entry,
+    read: Callable[[Path], bytes],
+    members: Mapping[str, tarfile.TarInfo],
+    signature: Callable[[bytes], bytes | None],
+) -> None:
+    """What was found out there about an artifact that nobody here has tried."""
+    path = NAMES.verdict(entry.key)
+    if path.as_posix() not in members or store.verdict(entry) is not None:
+        return
+    verdict = Verdict.decode(read(path))
+    if (verdict.key, verdict.artifact) != (entry.key, entry.artifact_digest):
+        raise CorruptError(f"its verdict {path} is on another artifact")
+    store.adopt_verdict(verdict, signature(verdict.encode()))
 
 
 def _take_answer(store: LocalStore, digest: str, record: bytes, signed: bytes | None) -> None:

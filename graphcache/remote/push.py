@@ -45,11 +45,19 @@ async def push_pair(tier: Tier, store: LocalStore, entry: Entry, *, object_there
         await files.put(NAMES.object(entry.object.sha256).as_posix(), data, new=False)
     name, record = NAMES.entry(entry.key).as_posix(), entry.encode()
     await _push_signature(tier, store, record)
-    if key not in tier.bad:
-        return await files.put(name, record, new=True)
-    await files.put(name, record, new=False)
-    tier.bad.discard(key)
-    return True
+    placed = await files.put(name, record, new=key not in tier.bad)
+    if placed:
+        tier.bad.discard(key)
+        await push_verdict(tier, store, entry)
+    return placed
+
+
+async def push_verdict(tier: Tier, store: LocalStore, entry: Entry) -> None:
+    """Writes whether an artifact is right, if that was found out here. The last one to find out counts."""
+    verdict = store.verdict(entry)
+    if verdict is not None:
+        await _push_signature(tier, store, verdict.encode())
+        await tier.files.put(NAMES.verdict(entry.key).as_posix(), verdict.encode(), new=False)
 
 
 async def push(tier: Tier, store: LocalStore, entries: Sequence[Entry]) -> Pushed:
@@ -59,7 +67,8 @@ async def push(tier: Tier, store: LocalStore, entries: Sequence[Entry]) -> Pushe
     written again.
     """
     objects = await tier.files.names("objects", deep=True)
-    there = {name for name in await tier.files.names("entries", deep=True) if is_entry(name)}
+    listed = await tier.files.names("entries", deep=True)
+    there = {name for name in listed if is_entry(name)}
     lacking: list[Entry] = []
     present: list[Entry] = []
     for entry in entries:
@@ -79,6 +88,8 @@ async def push(tier: Tier, store: LocalStore, entries: Sequence[Entry]) -> Pushe
             return None
 
     results = await in_turn(lacking, one)
+    unproven = [entry for entry in present if NAMES.verdict(entry.key).as_posix() not in listed]
+    await in_turn(unproven, lambda entry: _push_verdict_of_same(tier, store, entry))
     done = [entry for entry, result in zip(lacking, results, strict=True) if result]
     return Pushed(
         pushed=_digests(done),
@@ -98,6 +109,8 @@ async def push_built(tier: Tier, store: LocalStore, entries: Sequence[Entry], an
     async def pair(entry: Entry) -> None:
         if await tier.entry(NAMES.entry(entry.key).as_posix()) is None:
             await push_pair(tier, store, entry)
+        else:
+            await _push_verdict_of_same(tier, store, entry)
 
     async def answer(digest: str) -> None:
         path, name = record_path(store.root, digest), record_path(Path(), digest).as_posix()
@@ -120,6 +133,15 @@ async def _push_signature(tier: Tier, store: LocalStore, record: bytes) -> None:
     signature = await asyncio.to_thread(kept_signature, store.root, record)
     if signature is not None:
         await tier.files.put(signature_path(Path(), record).as_posix(), signature, new=False)
+
+
+async def _push_verdict_of_same(tier: Tier, store: LocalStore, entry: Entry) -> None:
+    """The same for an entry that is there already: only if it is of the same artifact."""
+    if store.verdict(entry) is None:
+        return
+    there = await tier.entry(NAMES.entry(entry.key).as_posix())
+    if there is not None and there.artifact_digest == entry.artifact_digest:
+        await push_verdict(tier, store, entry)
 
 
 async def _push_answers(tier: Tier, store: LocalStore) -> int:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from graphcache.digest import json_sha256
 from graphcache.errors import CorruptError
+from graphcache.proof.verdict import Verdict
 from graphcache.remote.files import Files
 from graphcache.store.base import Entry, Fault, Wanted
 from graphcache.store.find import differences
@@ -94,12 +95,27 @@ class Tier:
             )
             if data is None:
                 raise CorruptError("it is gone")
+            # Before the entry: one that is disproven is then used by nobody.
+            await self._bring_verdict(entry, store)
             await asyncio.to_thread(store.adopt, entry, data, signature)
         except CorruptError as error:
             self._fault(name, error)
             self.bad.add(entry.key.digest)
             return False
         return True
+
+    async def _bring_verdict(self, entry: Entry, store: LocalStore) -> None:
+        """What was found out there about an artifact that nobody here has tried."""
+        name = NAMES.verdict(entry.key).as_posix()
+        try:
+            data = await self._get(name, RECORD_LIMIT_BYTES)
+            if data is None or store.verdict(entry) is not None:
+                return
+            verdict = Verdict.decode(data)
+            if (verdict.key, verdict.artifact) == (entry.key, entry.artifact_digest):
+                await asyncio.to_thread(store.adopt_verdict, verdict, await self._signature(data))
+        except CorruptError as error:
+            self._fault(name, error)
 
     async def _bring_one(self, wanted: Wanted, store: LocalStore) -> bool:
         async for entry in self._candidates(wanted):

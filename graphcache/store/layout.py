@@ -87,6 +87,12 @@ class Layout:
         names = _RECORD.fullmatch(path.name) and _DIGEST.fullmatch(program.name)
         return bool(names) and shard == self.root / "entries" / program.name[:2]
 
+    def is_verdict(self, path: Path) -> bool:
+        """The same of a verdict."""
+        program, shard = path.parent, path.parent.parent
+        names = _VERDICT.fullmatch(path.name) and _DIGEST.fullmatch(program.name)
+        return bool(names) and shard == self.root / "entries" / program.name[:2]
+
     def is_program_file(self, path: Path) -> bool:
         """The same of a record of `graphcache.store.programs`."""
         return bool(_RECORD.fullmatch(path.name)) and path.parent == self.root / "programs" / path.name[:2]

@@ -115,8 +115,9 @@ class LocalStore:
         """Whether the artifact of `entry` was proven; None when nobody tried, or the verdict is of other bytes."""
         path = self.layout.verdict(entry.key)
         found = self._record_at(path, Verdict.decode)
-        right = found is not None and found.key == entry.key and found.artifact == entry.artifact_digest
-        return found if right else None
+        if found is None or found.key != entry.key or found.artifact != entry.artifact_digest:
+            return None
+        return None if self.guard.refusal_in(self.root, found.encode()) else found
 
     def failures(self) -> list[Failure]:
         """All failure records, sorted by graph name, then key digest."""
@@ -159,6 +160,19 @@ class LocalStore:
 
     def record_verdict(self, verdict: Verdict) -> None:
         """Keeps `verdict` in the place of an earlier one. Raises StoreError when it cannot be written."""
+        self._place_verdict(verdict, self.guard.sign(verdict.encode()))
+
+    def adopt_verdict(self, verdict: Verdict, signature: bytes | None) -> None:
+        """`record_verdict` for one from another store. Raises CorruptError when the guard does not let it be used."""
+        refusal = self.guard.refusal(verdict.encode(), signature)
+        if refusal:
+            raise CorruptError(f"the verdict on {verdict.graph}: {refusal}")
+        self._place_verdict(verdict, signature)
+
+    def _place_verdict(self, verdict: Verdict, signature: bytes | None) -> None:
+        make_private(self.root)
+        if signature is not None:
+            keep_signature(self.root, verdict.encode(), signature)
         write_file(self.layout.verdict(verdict.key), verdict.encode(), replace=True)
 
     def clear_failure(self, key: Key) -> None:
