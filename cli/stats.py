@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import click
 
 from cli.cache import open_cache, usage_of, warn_of_faults
 from cli.options import cache_option, cli_command, json_option
@@ -14,11 +16,28 @@ from graphcache.store.base import Entry
 from graphcache.store.layout import files
 from graphcache.store.local import LocalStore
 
+# Name, help text and field of what Prometheus gets for each catalog. Gauges: gc makes each of them smaller.
+METRICS = (
+    ("graphcache_entries", "Artifacts in the cache.", "entries"),
+    ("graphcache_bytes", "Bytes of these artifacts.", "size_bytes"),
+    ("graphcache_hits", "Uses of these artifacts that this machine remembers.", "hits"),
+    ("graphcache_compile_seconds", "Wall seconds that compiling them took.", "compile_secs"),
+    ("graphcache_saved_seconds", "Wall seconds of compiling that the hits saved.", "saved_secs"),
+)
 
-@cli_command("stats", examples=("graphcache stats", "graphcache stats --json"))
+
+@cli_command("stats", examples=("graphcache stats", "graphcache stats --json", "graphcache stats --format prometheus"))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "prometheus"]),
+    default="table",
+    show_default=True,
+    help="Tables for people, or Prometheus' text format, such as for its node exporter's textfile collector.",
+)
 @cache_option
 @json_option
-def command(cache: str | None, as_json: bool) -> None:
+def command(form: str, cache: str | None, as_json: bool) -> None:
     """Show sizes, hits and compile times of the cache, by catalog.
 
     Hits are those that this machine remembers; seconds saved are hits times what each compile took.
@@ -28,6 +47,8 @@ def command(cache: str | None, as_json: bool) -> None:
     warn_of_faults(store.faults)
     if as_json:
         emit_json(facts)
+    elif form == "prometheus":
+        print("\n".join(_prometheus(facts)))
     else:
         _show(facts)
 
@@ -50,6 +71,16 @@ def _facts(store: LocalStore) -> dict[str, Any]:
         "set_aside": len(aside),
         "set_aside_bytes": _size_bytes(aside),
     }
+
+
+def _prometheus(facts: dict[str, Any]) -> Iterator[str]:
+    """Lines of https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format."""
+    for name, text, field in METRICS:
+        yield f"# HELP {name} {text}"
+        yield f"# TYPE {name} gauge"
+        for catalog, totals in facts["catalogs"].items():
+            label = catalog.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            yield f'{name}{{catalog="{label}"}} {totals[field]}'
 
 
 def _totals(entries: Iterable[Entry], hits: dict[str, int]) -> dict[str, Any]:
