@@ -67,7 +67,7 @@ def _facts(store: LocalStore) -> dict[str, Any]:
         "objects": len(objects),
         "objects_bytes": _size_bytes(objects),
         "failures": len(failures),
-        "failures_retryable": sum(failure.retryable for failure in failures),
+        "failures_retryable": sum(not failure.is_final for failure in failures),
         "set_aside": len(aside),
         "set_aside_bytes": _size_bytes(aside),
     }

@@ -65,6 +65,12 @@ class ToolchainError(GraphcacheError):
     name = "toolchain"
 
 
+class MachineError(GraphcacheError):
+    """This process's place on the machine cannot do: no folder for temporary files, a current folder that is gone."""
+
+    name = "machine"
+
+
 class SpoiledError(GraphcacheError):
     """Exporting a graph changed its process, which must not export another graph: modules that were imported meanwhile
     may differ from what a new process would import, and nothing imports them again."""

@@ -24,6 +24,7 @@ def cache_dir(option: str | os.PathLike[str] | None = None) -> Path:
     """
     chosen = (option and os.fspath(option)) or os.environ.get(VARIABLE)
     if chosen:
+        _refuse_odd(chosen, "the cache's folder" if option else VARIABLE)
         return (_of_user(chosen) if chosen.startswith("~") else Path(chosen)).absolute()
     xdg_cache = _xdg_cache()
     if xdg_cache is None:
@@ -48,6 +49,15 @@ def local_dir(cache: Path, *, building: bool = False, read_only: bool = False) -
     if xdg_cache is None or (read_only and xdg_cache / "graphcache" == cache):
         return None
     return xdg_cache / "graphcache" / "local" / checksum(os.fsencode(os.path.realpath(cache)))
+
+
+def _refuse_odd(path: str, source: str) -> None:
+    """Quotes and blanks that a shell, a .env file or YAML was meant to take away would name a folder of their own."""
+    if path != path.strip() or path[0] in "\"'" or path[-1] in "\"'":
+        raise StoreError(
+            f"{source} is {path!r}, with a quote or blank at an end that is hardly part of a folder's name",
+            hint="give the path without; quotes belong to the shell, and not to the value",
+        )
 
 
 def _is_writable(folder: Path) -> bool:

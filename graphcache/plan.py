@@ -103,6 +103,6 @@ def of_program(graph: Graph, source: SourceHash, program: str, toolchain: Mappin
     if found.disproven is not None:
         return PlanItem(graph, source, "disproven", found.disproven.text, key, verdict=found.disproven)
     failure = store.failure(key)
-    if failure is not None and not failure.retryable:
+    if failure is not None and failure.is_final:
         return PlanItem(graph, source, "failed", f"failed before: {headline(failure.cause)}", key, None, failure)
     return PlanItem(graph, source, "missing", found.reason, key, None, failure)

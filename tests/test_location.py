@@ -107,3 +107,20 @@ def test_a_folder_that_is_no_store_is_left_as_it_is(tmp_path):
     key = fake_key()
     LocalStore(tmp_path).commit(key, fake_artifact(key), fake_facts())
     assert local_dir(tmp_path) == tmp_path / "local"
+
+
+@pytest.mark.parametrize(
+    "odd", ["'/data/cache'", '"/data/cache"', "/data/cache ", " /data/cache", "/data/cache\n", '"/x']
+)
+def test_quotes_and_blanks_at_the_ends_are_refused(monkeypatch, odd):
+    monkeypatch.setenv("GRAPHCACHE_DIR", odd)
+    with pytest.raises(StoreError, match="GRAPHCACHE_DIR is ") as caught:
+        cache_dir()
+    assert repr(odd) in caught.value.message
+    with pytest.raises(StoreError, match="quote or blank"):
+        cache_dir(odd)
+
+
+def test_quotes_and_blanks_inside_are_part_of_a_name(monkeypatch):
+    monkeypatch.setenv("GRAPHCACHE_DIR", "/data/my 'old' cache")
+    assert cache_dir() == Path("/data/my 'old' cache")

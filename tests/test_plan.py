@@ -77,12 +77,12 @@ def test_each_state_has_its_reason(store):
     entry = commit(store, ready)
     for each, retry in ((failed, False), (retryable, True)):
         key = Key.of(program_of(each), CHOSEN, SETTINGS)
-        store.record_failure(Failure(key, each.name, "it broke", "logs/x", retry, "2026-11-29T15:04:05Z"))
+        store.record_failure(Failure(key, each.name, "Not importable", "logs/x", retry, "2026-11-29T15:04:05Z"))
     items = planned(store, ready, missing, failed, retryable, unknown)
     assert [(item.state, item.reason) for item in items] == [
         ("ready", ""),
         ("missing", "no artifact of this program"),
-        ("failed", "failed before: it broke"),
+        ("failed", "failed before: Not importable"),
         ("missing", "no artifact of this program"),
         ("unknown", "this source was not exported yet"),
     ]

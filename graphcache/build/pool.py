@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graphcache.process.helper import helper_command, helper_environment
+from graphcache.process.helper import TEMPORARY, helper_command, helper_environment
 from graphcache.process.limits import resident_bytes
 from graphcache.process.shown import bytes_text
 
@@ -137,6 +137,15 @@ class Pool:
                 events.append(self._bury(worker, death))
         return events
 
+    def is_whole(self, worker: Worker) -> bool:
+        """Whether the folders of a worker are still there: whoever cleans up old temporary files may take them."""
+        return (worker.folder / TEMPORARY).is_dir()
+
+    def retire(self, worker: Worker) -> None:
+        """Ends a worker, if it has not ended; its place is free for another."""
+        if worker in self.workers:
+            self._kill(worker)
+
     def close(self) -> None:
         """Kills every worker; what they were doing is lost."""
         for worker in list(self.workers):
@@ -146,7 +155,11 @@ class Pool:
     def _start(self) -> None:
         number, self._started = self._started, self._started + 1
         folder = self._scratch / f"worker-{number}"
-        folder.mkdir()
+        try:
+            folder.mkdir()
+        except FileNotFoundError:  # the pool's own folder was taken as well
+            self._scratch.mkdir(mode=0o700)
+            folder.mkdir()
         log = folder / "start.log"
         options = ("--fusion", str(self._fusion), "--scratch", str(folder), "--parent", str(os.getpid()))
         with log.open("wb") as output:
@@ -220,12 +233,17 @@ class Pool:
             worker.process.stdin.close()
 
 
+# What the machine does to a process. A crash that is the compiler's own looks the same.
+_SIGNAL_HINTS: Mapping[int, str] = {
+    signal.SIGKILL: " (the kernel does that when memory is short)",
+    signal.SIGABRT: " (so it ends itself when it gets no memory; its log says why)",
+    signal.SIGBUS: " (so ends what reads a file of a full or failing disk)",
+}
+
+
 def _ending(code: int | None) -> tuple[str, bool]:
     """What an exit code says, and whether another try could end better."""
     if code is None or code >= 0:
         return f"the worker ended with exit code {code}", True
     name = signal.Signals(-code).name
-    # Sent from outside: by a person, a scheduler, or the kernel when memory is short. All others are the compiler's.
-    outside = -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-    hint = " (the kernel does that when memory is short)" if -code == signal.SIGKILL else ""
-    return f"the compiler's process was ended by {name}{hint}", outside
+    return f"the compiler's process was ended by {name}{_SIGNAL_HINTS.get(-code, '')}", True

@@ -30,7 +30,7 @@ class Trouble:
 
     @classmethod
     def of(cls, failure: Failure) -> Trouble:
-        return cls(failure.cause, failure.log, failure.retryable)
+        return cls(failure.cause, failure.log, not failure.is_final)
 
 
 @dataclass(frozen=True)

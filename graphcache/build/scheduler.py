@@ -29,11 +29,14 @@ from graphcache.store.base import Cost, Entry, Facts, Failure
 from graphcache.store.files import TEMPORARY, write_file
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs
+from graphcache.toolchain.judgement import names_the_machine
 
 # Someone else gets this many times what the compile should take, and no less than PATIENT_SECS, before it is compiled
 # here all the same: a builder may have been stopped, or its node be gone while a shared folder still has its lock.
 PATIENCE, PATIENT_SECS = 5.0, 60.0
 EDITED = "its source was changed after the build had read it, so which source its program is of cannot be told"
+# A graph whose worker's folder is taken is tried so often: a cleaner comes once, not every few seconds.
+MOST_TRIES = 3
 # A failure keeps this much of the end of what its compiler printed.
 LOG_BYTES = 1 << 20
 
@@ -45,6 +48,7 @@ class Task:
 
     item: PlanItem
     since: float
+    tries: int = 1
     export_cost: Cost | None = None
     outputs: tuple[TensorSpec, ...] = ()
     claim: ExitStack = field(default_factory=ExitStack)
@@ -91,6 +95,7 @@ class Building:
         self._elsewhere: list[Waiting] = []
         self._overdue: set[Key] = set()
         self._compiling: set[Key] = set()
+        self._tries: dict[str, int] = {}
         self._looked_secs = 0.0
         self._outcomes: dict[str, Outcome] = {}
 
@@ -154,7 +159,7 @@ class Building:
             if self._queue:
                 self._check_revision(worker)
                 item = self._queue.pop(0)
-                self._tasks[worker] = Task(item, time.monotonic())
+                self._tasks[worker] = Task(item, time.monotonic(), self._tries.pop(item.graph.name, 0) + 1)
                 self._workers.send(worker, {"op": "export", "graph": item.graph.as_json()})
                 self._listener.started(item.graph, self._expected.get(item.graph.name))
 
@@ -221,6 +226,8 @@ class Building:
             return
         if task.entry is not None:
             self._proven(task.item, task.entry, event)
+        elif self._lost_its_folder(event) and task.tries < MOST_TRIES:
+            self._try_again(task, event.worker)
         elif isinstance(event, Death):
             self._fail(task, event.cause, event.retryable, event.worker.log)
         elif "error" in event.value:
@@ -229,6 +236,18 @@ class Building:
             self._exported(task, event)
         else:
             self._commit(task, event)
+
+    def _lost_its_folder(self, event: Answer | Death) -> bool:
+        """Whether a failure may be for want of the worker's own folder, which somebody has taken."""
+        failed = isinstance(event, Death) or event.value.get("retryable", False)
+        return failed and not self._workers.is_whole(event.worker)
+
+    def _try_again(self, task: Task, worker: Worker) -> None:
+        """In a new worker, with a new folder; whatever this one does from here on fails alike."""
+        self._workers.retire(worker)
+        task.claim.close()
+        self._tries[task.item.graph.name] = task.tries
+        self._queue.insert(0, task.item)
 
     def _exported(self, task: Task, answer: Answer) -> None:
         """The graph's program is known: it is in the store, somebody compiles it, or this worker goes on to."""
@@ -307,6 +326,7 @@ class Building:
             self._settle(replace(item, entry=entry, verdict=verdict), "compiled")
 
     def _fail(self, task: Task, cause: str, retryable: bool, log: Path) -> None:
+        retryable = retryable or names_the_machine(_end_of(log).decode(errors="replace"))
         item, trouble = task.item, Trouble(cause, self._keep_log(task.item.graph, log), retryable)
         with task.claim:
             # What an export fails for is the source's, and no key has that in it.
@@ -321,7 +341,7 @@ class Building:
         """Copies the end of what was printed into the store; returns its name there, empty when it cannot be kept."""
         path = self._store.layout.new_log(graph.name)
         try:
-            write_file(path, log.read_bytes()[-LOG_BYTES:], replace=True)
+            write_file(path, _end_of(log), replace=True)
         except (OSError, StoreError):
             return ""
         return self._store.layout.relative(path)
@@ -339,6 +359,14 @@ class Building:
     def _finish(self, outcome: Outcome) -> None:
         self._outcomes[outcome.graph.name] = outcome
         self._listener.finished(outcome)
+
+
+def _end_of(log: Path) -> bytes:
+    """The end of what a compiler printed; nothing where its log is gone."""
+    try:
+        return log.read_bytes()[-LOG_BYTES:]
+    except OSError:
+        return b""
 
 
 def _longest_first(items: Iterable[PlanItem], expected: Mapping[str, Expected]) -> list[PlanItem]:
@@ -369,7 +397,7 @@ def cannot_start(event: Answer | Death) -> ToolchainError:
     if isinstance(event, Answer):
         error = event.value["error"]
         return ToolchainError(f"the compiler cannot be loaded: {error['message']}", hint=error["hint"])
-    last = event.worker.log.read_text(errors="replace").strip().splitlines()[-1:]
+    last = _end_of(event.worker.log).decode(errors="replace").strip().splitlines()[-1:]
     return ToolchainError(": ".join([f"a worker could not start: {event.cause}", *last]), hint=event.hint)
 
 

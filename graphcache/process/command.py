@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import click
 
 from graphcache.errors import GraphcacheError
+from graphcache.process.inherited import put_right
 from graphcache.process.shown import printable
 from graphcache.process.streams import PIPE_CLOSED, end_output, open_closed_streams, output_survives_any_text
 
@@ -64,6 +65,7 @@ def run_command_line(program: click.Group, name: str, args: Sequence[str], *, tr
     output_survives_any_text()
     try:
         with _sigterm_raises():
+            put_right()
             returned = _invoke(program, name, list(args))
             sys.stdout.flush()
         return returned if isinstance(returned, int) else 0

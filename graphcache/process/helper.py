@@ -23,6 +23,8 @@ PASSED_ON = frozenset(
     | {"OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "RAYON_NUM_THREADS"}
 )
 _LOCALE = "LC_"
+# Of a helper's private folder, where its temporary files are.
+TEMPORARY = "tmp"
 
 
 def helper_command(module: str) -> tuple[str, ...]:
@@ -38,9 +40,13 @@ def helper_environment(folder: Path | None = None) -> dict[str, str]:
     passed = {n: v for n, v in os.environ.items() if n in PASSED_ON or n.startswith(_LOCALE)}
     private = {}
     if folder is not None:
-        temporary = folder / "tmp"
+        temporary = folder / TEMPORARY
         temporary.mkdir()
-        private = {"XDG_CACHE_HOME": str(folder / "xdg-cache"), "TMPDIR": str(temporary)}
+        private = {
+            "XDG_CACHE_HOME": str(folder / "xdg-cache"),
+            "TMPDIR": str(temporary),
+            "TORCHINDUCTOR_CACHE_DIR": str(temporary / "torchinductor"),
+        }
     return {
         **passed,
         **private,

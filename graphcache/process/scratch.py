@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from graphcache.errors import MachineError
+
 PREFIX = "graphcache-build-"
 SWEEP_AFTER_SECS = 86_400.0
 _LOCK = "held"
@@ -23,16 +25,31 @@ _LOCK = "held"
 @contextlib.contextmanager
 def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
     """A new folder under `parent` (the system's folder for temporary files), removed at the end with all in it."""
-    parent = parent or Path(tempfile.gettempdir())
+    parent = parent or temporary_folder()
     sweep(parent)
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    # systemd-tmpfiles leaves alone what is in a folder that is locked itself.
+    itself = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(itself, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(handle)
+        os.close(itself)
+
+
+def temporary_folder() -> Path:
+    """The system's folder for temporary files. Raises MachineError when none can be written: a read-only root."""
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError as error:
+        raise MachineError(
+            f"no folder for temporary files can be written: {error.strerror or error}",
+            hint="set TMPDIR to one that can: a volume (emptyDir), or /dev/shm",
+        ) from error
 
 
 def sweep(parent: Path) -> None:

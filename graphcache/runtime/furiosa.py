@@ -60,9 +60,10 @@ def set_fusion(fusion: int) -> None:
 
     Any read of the fusion fixes it at 1, so this is the first call of a process that uses the vendor.
     """
+    config = _device_config()
     try:
         with vendor.panics_raised():
-            _device_config().set_fusion(fusion)
+            config.set_fusion(fusion)
     except vendor.VendorError as error:
         raise FusionError(
             f"cannot use {fusion} PEs as one: {error}", hint="1, 2, 4, 8, 16 or 32, once in a process, before any use"

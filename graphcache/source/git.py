@@ -7,18 +7,27 @@ and a submodule is refused, since its sources are in another repository.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, NamedTuple
 
+from graphcache.process.scratch import temporary_folder
 from graphcache.source.tree import LAYOUTS, SourceError, SourceFile, WorkTree, module_name
 
 if TYPE_CHECKING:
     import subprocess
 
 SUBMODULE = b"160000"
+_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+# How git reaches the origin of a partial clone, and whom it trusts.
+_KEPT = (
+    *("GIT_ASKPASS", "GIT_EXEC_PATH", "GIT_HTTP", "GIT_SSH", "GIT_SSL", "GIT_TERMINAL", "GIT_TEST"),
+    *("GIT_CONFIG_COUNT", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_KEY_", "GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_SYSTEM"),
+    "GIT_CONFIG_VALUE_",
+)
 
 
 class _Object(NamedTuple):
@@ -178,12 +187,13 @@ class GitTree:
             import subprocess
 
             # Not a pipe, which git could fill while nobody reads it.
-            self._trouble = tempfile.TemporaryFile()  # noqa: SIM115
+            self._trouble = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115
             self._process = subprocess.Popen(
                 ["git", "-C", str(self.repository), "cat-file", "--batch", "--follow-symlinks"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._trouble,
+                env=_environment(),
             )
         return self._process
 
@@ -192,19 +202,30 @@ def _commit(repository: Path, revision: str) -> str:
     """The commit's id. `subprocess` takes 10 ms to import, and only --since needs it."""
     import subprocess
 
-    command = ["git", "-C", str(repository), "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
+    def ask(*command: str) -> subprocess.CompletedProcess[str]:
+        whole = ["git", "-C", str(repository), "rev-parse", *command]
+        return subprocess.run(whole, capture_output=True, text=True, errors="replace", check=False, env=_environment())
+
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        done = ask("--verify", "--quiet", f"{revision}^{{commit}}")
     except FileNotFoundError as error:
         raise SourceError("git is not installed", hint="--since reads sources from git; install it") from error
-    if done.returncode == 0:
-        return done.stdout.strip()
+    found = done.stdout.strip()
+    # Without a commit before it, `:path` would be read from the index, and all would be well.
+    if done.returncode == 0 and _COMMIT.fullmatch(found):
+        return found
     # git says nothing of a revision that is none, and something of whatever else is wrong.
     if done.stderr.strip():
         raise _refused(f"git cannot read {repository}", done.stderr)
-    raise SourceError(
-        f"{revision!r} is no revision of {repository}", hint="give a commit, branch or tag that git knows"
-    )
+    hint = "give a commit, branch or tag that git knows"
+    if ask("--is-shallow-repository").stdout.strip() == "true":
+        hint = f"{repository} is a shallow clone, which lacks most revisions: `git fetch --unshallow` gets them"
+    raise SourceError(f"{revision!r} is no revision of {repository}", hint=hint)
+
+
+def _environment() -> dict[str, str]:
+    """Without what makes git read another repository or index, as the environment of a hook does, or say more."""
+    return {n: v for n, v in os.environ.items() if not n.startswith("GIT_") or n.startswith(_KEPT)}
 
 
 def _refused(what: str, said: str) -> SourceError:

@@ -17,6 +17,7 @@ from graphcache.graph import Graph
 from graphcache.key import Key
 from graphcache.proof.verdict import Verdict
 from graphcache.store import records
+from graphcache.toolchain.judgement import is_judgement
 
 ENTRY_FORMAT = "graphcache-entry-1"
 FAILURE_FORMAT = "graphcache-failure-1"
@@ -149,6 +150,11 @@ class Failure:
         records.text("log", self.log)
         records.flag("retryable", self.retryable)
         records.moment("created", self.created)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it is known to be the same every time. Records of before 2026-12 may say so of what a machine did."""
+        return not self.retryable and is_judgement(self.cause)
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "key": dict(self.key.parts)}

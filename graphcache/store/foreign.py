@@ -7,8 +7,8 @@ import os
 from graphcache.store.files import store_error
 from graphcache.store.layout import TOPS, Layout
 
-# What may lie in a cache: the store's folders, and that of `graphcache.location.local_dir`.
-OWN = frozenset({*TOPS, "local"})
+# What may lie in a cache: the store's folders, that of `graphcache.location.local_dir`, and what a file system makes.
+OWN = frozenset({*TOPS, "local", "lost+found"})
 
 
 def is_foreign(layout: Layout) -> bool:

@@ -10,8 +10,10 @@ to the host executor, in either version.
 
 from __future__ import annotations
 
+import getpass
 import importlib
 import importlib.metadata
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -196,6 +198,7 @@ def layout_of(version: str) -> Layout:
 def resolve(path: str) -> Any:
     """The module or attribute at `path` of a Layout; imports the vendor. Raises ToolchainError when it is not there."""
     module, _, attribute = path.partition(":")
+    name_the_user()
     try:
         # First, because 2026.2's native module finds torch's libraries only when they are loaded already.
         importlib.import_module("torch")
@@ -208,6 +211,20 @@ def resolve(path: str) -> Any:
             f"{DISTRIBUTION} {version} has no usable {path}: {error}",
             hint=f"it needs torch=={layout().torch}; install both again: pip install {DISTRIBUTION}=={version}",
         ) from error
+    except Exception as error:  # whatever the code that an import runs met on this machine
+        raise ToolchainError(
+            f"{module} of {DISTRIBUTION} cannot be imported here: {type(error).__name__}: {error}",
+            hint="what it looks for, this machine does not have; graphcache doctor says what it sees",
+        ) from error
+
+
+def name_the_user() -> None:
+    """Gives a user without a line in passwd (OpenShift, `docker run --user`) a name, since the vendor's import asks for
+    one, through torch, which names a folder after it."""
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):
+        os.environ["USER"] = f"uid-{os.getuid()}"
 
 
 @contextmanager

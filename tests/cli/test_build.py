@@ -134,14 +134,16 @@ def test_a_failed_graph_gives_exit_code_1_and_its_log(
 def test_tables_show_a_line_of_a_cause_and_the_summary_all_of_it(
     invoke: Invoke, graphs: list[Graph], machine: FakeMachine
 ) -> None:
-    graphs.append(fake_graph("bad", elements=3, error=f"mystery {'long ' * 40}end\ncaused by: \x1b[31mdetails"))
+    graphs.append(
+        fake_graph("bad", elements=3, error=f"Not importable: mystery {'long ' * 40}end\ncaused by: \x1b[31mdetails")
+    )
     lines = invoke(code=1).out.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("failed  bad: "))
     assert lines[start].endswith("long end")
     assert lines[start + 1] == "  caused by: \\x1b[31mdetails"
     machine.known = REVISION
     row = next(line for line in invoke("--dry-run").out.splitlines() if line.startswith("failed"))
-    assert row.startswith("failed  bad    failed before: mystery long")
+    assert row.startswith("failed  bad    failed before: Not importable: mystery long")
     assert row.endswith("…")
     (failure,) = machine.store.failures()
     assert failure.cause.endswith("details")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from pathlib import Path
 
@@ -134,3 +135,63 @@ def test_a_checkout_of_another_user_is_named_with_gits_hint(repository: Path, mo
     with pytest.raises(SourceError, match="dubious ownership") as caught:
         GitTree(repository, "HEAD")
     assert "safe.directory" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "name", ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR"]
+)
+def test_the_environment_of_a_hook_does_not_lead_to_another_repository(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    commit(repository)
+    found = git_hash(repository)
+    other = tmp_path / "other"
+    package(other / "python" / "demo_pkg", graphs="def step(x):\n    return x\n")
+    commit(other)
+    place = {"GIT_WORK_TREE": "", "GIT_INDEX_FILE": ".git/index", "GIT_OBJECT_DIRECTORY": ".git/objects"}
+    monkeypatch.setenv(name, str(other / place.get(name, ".git")))
+    assert git_hash(repository) == found
+
+
+def test_what_git_says_of_its_work_is_no_trouble(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(repository)
+    monkeypatch.setenv("GIT_TRACE", "1")
+    with pytest.raises(SourceError, match="'nosuch' is no revision of"):
+        GitTree(repository, "nosuch")
+
+
+def test_the_identity_that_git_was_told_by_its_environment_is_kept(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(repository)
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "core.bare")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "no-such-value")
+    with pytest.raises(SourceError, match="no-such-value"):
+        GitTree(repository, "HEAD")
+
+
+def test_a_shallow_clone_is_named(repository: Path, tmp_path: Path) -> None:
+    commit(repository)
+    first = git(repository, "rev-parse", "HEAD").strip()
+    (repository / "more").write_text("x")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "second")
+    git(tmp_path, "clone", "-q", "--depth", "1", repository.as_uri(), "clone")
+    with pytest.raises(SourceError, match="is no revision of") as error:
+        GitTree(tmp_path / "clone", first)
+    assert "shallow clone" in error.value.hint
+    assert "git fetch --unshallow" in error.value.hint
+    with GitTree(tmp_path / "clone", "HEAD"):
+        pass
+
+
+def test_under_an_ignored_sigchld_no_revision_is_the_index(repository: Path) -> None:
+    """A library's caller may have it so: then every exit code is 0."""
+    commit(repository)
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with pytest.raises(SourceError, match="'nosuch' is no revision of"):
+            GitTree(repository, "nosuch")
+    finally:
+        signal.signal(signal.SIGCHLD, before)

@@ -8,6 +8,8 @@
     {"passing": "text"}    the compiler fails for a reason of the machine's
     {"half": true}         the compiler ends well and has written half a file
     {"print": "text"}      prints, as native code does, to file descriptor 1
+    {"loses": "path"}      its folder is deleted, and the compile fails, as long as the file at `path` is not there;
+                           with {"again": true} each time
     {"spoils": "text"}     its export changes the process, so that no other one can be done in it
     {"verdict": "disproven"}  what a proof says; `proven` by default
     {"products": N}        what one call multiplies, by which a proof's cost is told
@@ -20,6 +22,7 @@ A worker gets none of the environment, so `with_variables` sets them.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -36,6 +39,7 @@ from graphcache.proof.verdict import Deviation, Verdict
 from graphcache.store.base import Entry
 from graphcache.store.local import LocalStore
 from graphcache.toolchain.base import Compiled, CompileError
+from tests.support.machine_texts import FOLDER_GONE
 
 REVISION = "fake-revision"
 COMMAND = helper_command("tests.support.fake_worker")
@@ -117,8 +121,19 @@ def _misbehave(constants: dict[str, object]) -> None:
         raise CompileError(str(constants["error"]))
     if "passing" in constants:
         raise OSError(28, str(constants["passing"]))
+    if "loses" in constants:
+        _lose_folder(Path(str(constants["loses"])), bool(constants.get("again")))
     if constants.get("half"):
         raise FakeHalfWrittenError("the compiler wrote a runnable of 7 bytes that the runtime cannot read")
+
+
+def _lose_folder(seen: Path, again: bool) -> None:
+    """As a cleaner of temporary files takes it: once, or each time."""
+    if seen.exists() and not again:
+        return
+    seen.touch()
+    shutil.rmtree(Path(os.environ["TMPDIR"]).parents[1 if again else 0], ignore_errors=True)
+    raise CompileError(FOLDER_GONE)
 
 
 def fake_program(graph: Graph) -> str:

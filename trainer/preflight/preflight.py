@@ -318,7 +318,8 @@ def _check_memory(memory: MemoryPlan, config: RunConfig, kind: str) -> None:
 def _check_disk(config: RunConfig, checkpoint: InputCheckpoint) -> None:
     """Room for one checkpoint: an older one is deleted only when a newer one is complete."""
     needed = checkpoint.parameters * (STATE_BYTES + ITEM_BYTES[config.dtype]) + SLACK_BYTES
-    place_ = next(p for p in (config.out.absolute(), *config.out.absolute().parents) if p.exists())
+    checkpoints = RunFolder(config.out).checkpoints.absolute()  # it may lead to another disk
+    place_ = next(p for p in (checkpoints, *checkpoints.parents) if p.exists())
     free = shutil.disk_usage(place_).free
     if free < needed:
         raise DiskSpaceError(

@@ -19,7 +19,7 @@ from typing import Any
 
 from graphcache.errors import GraphcacheError
 from graphcache.process.whole_file import replace_file
-from graphcache.store.files import check_writable, is_temporary, make_folder, sync_folder
+from graphcache.store.files import check_writable, dangling_hint, is_temporary, make_folder, sync_folder
 
 LOCK, SETTINGS, ENVIRONMENT = "lock", "config.json", "environment.json"
 # What a run writes.
@@ -125,6 +125,8 @@ class RunFolder:
             return
         except OSError as error:
             raise RunFolderError(f"{self.root} cannot be read: {error.strerror}", hint=_HINT) from error
+        if "checkpoints" in taken and not self._has_checkpoints():
+            taken.remove("checkpoints")
         if taken and not self._has_settings() and not any(self.checkpoints.glob("step-*/complete.json")):
             raise RunFolderError(
                 f"{self.root.absolute()} holds {', '.join(taken)}, which no run has written",
@@ -140,10 +142,25 @@ class RunFolder:
 
     def _check_unused(self) -> None:
         """That a new run would mix with no old one. Raises RunFolderError."""
-        if self._steps.exists() or self.checkpoints.exists():
+        if self._steps.exists() or self._has_checkpoints():
             raise RunFolderError(
                 f"{self.root} holds a run already", hint="--resume goes on with it; a new run needs another --out"
             )
+
+    def _has_checkpoints(self) -> bool:
+        """Whether anything lies in checkpoints/, which may be a link to a larger disk, made before the run.
+
+        Raises RunFolderError for a link to what is not there, and for what cannot be listed.
+        """
+        try:
+            return any(name != "lost+found" for name in os.listdir(self.checkpoints))
+        except FileNotFoundError as error:
+            hint = dangling_hint(self.checkpoints)
+            if hint:
+                raise RunFolderError(f"{self.checkpoints} leads nowhere", hint=hint) from error
+            return False
+        except OSError as error:
+            raise RunFolderError(f"{self.checkpoints} cannot be read: {error.strerror}", hint=_HINT) from error
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

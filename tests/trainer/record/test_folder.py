@@ -199,3 +199,20 @@ def test_a_full_disk_names_the_file_and_leaves_it_as_it_was(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert json.loads((tmp_path / "config.json").read_text()) == SETTINGS
     assert not list(tmp_path.glob(f"{TEMPORARY}*"))
+
+
+def test_checkpoints_may_be_a_link_to_a_larger_disk(tmp_path):
+    (tmp_path / "disk" / "lost+found").mkdir(parents=True)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "disk")
+    RunFolder(tmp_path / "run").check(resume=False)
+    with RunFolder(tmp_path / "run").held(resume=False):
+        pass
+    (tmp_path / "disk" / "step-00000001").mkdir()
+    assert_refused(tmp_path / "run", "holds checkpoints, which no run has written")
+
+
+def test_a_link_of_checkpoints_that_leads_nowhere_is_said_before_a_run(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "disk")
+    assert_refused(tmp_path / "run", "checkpoints leads nowhere")
