@@ -11,7 +11,13 @@ from graphcache.process.streams import report_warning
 # Environment variables that something here reads; those of tests and benchmarks are theirs.
 VARIABLES = frozenset(
     {"GRAPHCACHE_CARD_NODES", "GRAPHCACHE_DEBUG", "GRAPHCACHE_DIR", "GRAPHCACHE_REMOTE", "GRAPHCACHE_REMOTE_TIMEOUT"}
-    | {"GRAPHCACHE_SHARED", "GRAPHCACHE_SIGNING_KEY", "GRAPHCACHE_SIGNING_KEY_FILE", "GRAPHCACHE_TRUST"}
+    | {
+        "GRAPHCACHE_LEASE_SECS",
+        "GRAPHCACHE_SHARED",
+        "GRAPHCACHE_SIGNING_KEY",
+        "GRAPHCACHE_SIGNING_KEY_FILE",
+        "GRAPHCACHE_TRUST",
+    }
 )
 _PREFIX = "GRAPHCACHE_"
 _OF_TESTS = ("GRAPHCACHE_BENCH_", "GRAPHCACHE_STORMS", "GRAPHCACHE_STRESS_", "GRAPHCACHE_TEST_")

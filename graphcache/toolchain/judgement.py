@@ -16,7 +16,7 @@ _JUDGEMENTS = re.compile(
     # What this program finds in a compiler's result.
     r"|the compiler gives \d+ of \d+ results"
     r"|the compiled graph has the (arguments|results) "
-    r"|of the lowered graph differs from torch by"
+    r"|of the lowered graph differs from torch by|the lowered graph does not compute what its function does"
 )
 # How Rust says what the operating system refused, to people (`os error 28`) and in its debug form (`Os { code: 28`);
 # what others say; and Rust's last word when there is no memory. A judgement that comes with one of these is none.

@@ -21,6 +21,26 @@ def test_a_product_is_rounded_once(shapes: tuple[tuple[int, ...], tuple[int, ...
         assert (product.double() - exact).abs().le(exact.abs() * (2**-8 + 1e-6) + 1e-5).all()
 
 
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_matrices_on_their_side_are_multiplied_as_they_are(batch: tuple[int, ...]) -> None:
+    """As weights and probabilities come: transposed, or some columns of a wider one transposed."""
+    generator = torch.Generator().manual_seed(0)
+    whole = torch.randn((*batch, 64, 12), generator=generator).bfloat16()
+    other = torch.randn((*batch, 64, 7), generator=generator).bfloat16()
+    for left in (whole.mT, whole[..., 2:9].mT):
+        exact = left.double() @ other.double()
+        with HostProducts(by_float32=True):
+            for product, expected in ((left @ other, exact), (other.mT @ left.mT, exact.mT)):
+                assert product.is_contiguous()
+                assert (product.double() - expected).abs().le(expected.abs() * (2**-8 + 1e-6) + 1e-5).all()
+
+
+def test_a_matrix_that_multiplies_each_of_a_batch() -> None:
+    a, b = torch.randn(3, 5, 8).bfloat16(), torch.randn(8, 7).bfloat16()
+    with HostProducts(by_float32=True):
+        torch.testing.assert_close(a @ b, (a.float() @ b.float()).bfloat16(), rtol=2**-7, atol=1e-5)
+
+
 def test_other_dtypes_and_operations_are_left_alone() -> None:
     a = torch.randn(4, 4)
     with HostProducts(by_float32=True):
