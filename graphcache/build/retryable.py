@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphcache.toolchain.judgement import is_judgement, names_the_machine
+from graphcache.vendor.judgement import is_judgement, names_the_machine
 
 # Of an export that ends in torch's or the graph's own refusal. No record is kept of it: its next build exports again.
 _EXPORT = "export"

@@ -29,7 +29,7 @@ from graphcache.store.base import Cost, Entry, Facts, Failure
 from graphcache.store.files import TEMPORARY, write_file
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs
-from graphcache.toolchain.judgement import names_the_machine
+from graphcache.vendor.judgement import names_the_machine
 
 # Someone else gets this many times what the compile should take, and no less than PATIENT_SECS, before it is compiled
 # here all the same: a builder may have been stopped, or its node be gone while a shared folder still has its lock.

@@ -17,7 +17,7 @@ from graphcache.graph import Graph
 from graphcache.key import Key
 from graphcache.proof.verdict import Verdict
 from graphcache.store import records
-from graphcache.toolchain.judgement import is_judgement
+from graphcache.vendor.judgement import is_judgement
 
 ENTRY_FORMAT = "graphcache-entry-1"
 FAILURE_FORMAT = "graphcache-failure-1"
