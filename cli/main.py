@@ -73,8 +73,19 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, registered.summary) for name, registered in COMMANDS.items()])
 
 
+VERSION_HELP = "Show the version, with the commit of a checkout, and exit."
+
+
+def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        from cli.version import version_text
+
+        print(f"graphcache {version_text()}")
+        ctx.exit()
+
+
 @click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="graphcache", prog_name="graphcache")
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help=VERSION_HELP)
 def group() -> None:
     """Compile the graphs of a training run before it holds a card, and keep them."""
 
