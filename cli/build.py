@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ class Request:
         for manifest in self.manifests:
             for recorded in manifest.graphs:
                 if recorded.compiled is not None:
-                    costs.add(recorded.graph, recorded.compiled.cost)
+                    costs.add(recorded.made, recorded.compiled.cost)
         return costs
 
 
@@ -170,6 +170,9 @@ class Request:
     help="Only this part of N, from 0; auto/N takes the number that Kubernetes or Slurm gives the job.",
 )
 @click.option("--retry", is_flag=True, help="Compile also what the compiler refused before.")
+@click.option(
+    "--reuse", is_flag=True, help="Take any way of a graph that the cache has, rather than compile the first."
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be compiled, and why.")
 @click.option(
     "--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write the timeline, for ui.perfetto.dev."
@@ -217,7 +220,7 @@ def command(
         request = request.of_shard(part)
     with memo_of(request.store.root, building=not dry_run) as memo:
         if dry_run:
-            return _dry_run(request, memo, manifest, as_json)
+            return _dry_run(request, memo, manifest, as_json, reuse=options["reuse"])
         with build_progress(as_json) as progress, _traced(progress, trace) as listener:
             report = build(
                 request.listing.graphs,
@@ -328,7 +331,7 @@ def _push_built(request: Request, report: Report) -> None:
     if isinstance(request.store, TieredStore):
         torch = report.toolchain["torch"]
         items = [outcome.item for outcome in report.outcomes]
-        answers = [question_digest(item.source.digest, item.graph, torch) for item in items]
+        answers = [question_digest(item.source.digest, item.made, torch) for item in items]
         request.store.push_built([o.entry for o in report.outcomes if o.entry], answers)
 
 
@@ -386,11 +389,12 @@ def _build_options(options: Mapping[str, Any]) -> BuildOptions:
         memory_bytes=None if memory_gb is None else int(memory_gb * 1e9),
         retry=options["retry"],
         prove=options["proofs"] != "none",
+        reuse=options["reuse"],
         **given(jobs=options["jobs"]),
     )
 
 
-def _dry_run(request: Request, memo: Memo, manifest: Path | None, as_json: bool) -> int:
+def _dry_run(request: Request, memo: Memo, manifest: Path | None, as_json: bool, *, reuse: bool) -> int:
     """The plan, and nothing more but a manifest of it. A graph whose program nobody remembers is `unknown`: it would be
     exported first."""
     toolchain = identity(request.fusion, memo)
@@ -400,6 +404,7 @@ def _dry_run(request: Request, memo: Memo, manifest: Path | None, as_json: bool)
         programs=request.programs,
         toolchain=toolchain,
         store=request.store,
+        choice="best" if reuse else "first",
     )
     if manifest is not None:
         _write(manifest, request, toolchain, ((item, item.entry) for item in items))
@@ -409,11 +414,15 @@ def _dry_run(request: Request, memo: Memo, manifest: Path | None, as_json: bool)
         facts = {"cache": str(request.store.root), "manifest": None if manifest is None else str(manifest)}
         emit_json({**facts, "graphs": [_item_json(item) for item in items]})
         return 0
-    emit_table(("state", "graph", "why"), [(item.state, item.graph.name, item.reason) for item in items])
+    emit_table(("state", "graph", "why"), [(item.state, item.graph.name, _why(item)) for item in items])
     if manifest is not None:
         compiled = sum(item.entry is not None for item in items)
         emit_facts([("manifest", f"{manifest}: {compiled} compiled, {len(items) - compiled} planned")])
     return 0
+
+
+def _why(item: PlanItem) -> str:
+    return "; ".join(text for text in (item.reason, item.note) if text)
 
 
 def _item_json(item: PlanItem) -> dict[str, Any]:
@@ -421,6 +430,9 @@ def _item_json(item: PlanItem) -> dict[str, Any]:
         "graph": item.graph.name,
         "state": item.state,
         "why": item.reason,
+        "way": item.made.name,
+        "calls": item.calls,
+        "refused": [asdict(each) for each in item.refused],
         "key": item.key and item.key.digest,
         "program": item.program,
     }
@@ -451,10 +463,12 @@ def _manifest(
         catalogs=request.catalogs,
         options=request.options,
         toolchain=toolchain,
-        listing=request.listing,
+        listing=Listing(tuple(item.graph for item, _ in pairs), request.listing.uses),
         sources={item.graph.name: item.source for item, _ in pairs},
         programs={**programs, **{name: entry.program for name, entry in entries.items()}},
         compiled={name: Compiled.of(entry, request.store.verdict(entry)) for name, entry in entries.items()},
+        ways={item.graph.name: item.way for item, _ in pairs},
+        refused={item.graph.name: item.refused for item, _ in pairs},
     )
 
 

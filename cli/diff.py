@@ -113,7 +113,7 @@ def command(
 def _functions(baselines: Iterable[Baseline]) -> set[str]:
     """Of the graphs that are compared, and of the catalogs that list them now."""
     manifests = [baseline.manifest for baseline in baselines]
-    graphs = {recorded.graph.function for manifest in manifests for recorded in manifest.graphs}
+    graphs = {recorded.made.function for manifest in manifests for recorded in manifest.graphs}
     return graphs.union(*(catalog.functions(manifest.catalogs) for manifest in manifests))
 
 
@@ -165,7 +165,10 @@ def _show(compared: Sequence[Compared], toolchain: Seen) -> None:
         print(f"{one.baseline.path}  ({toolchain_text(one.baseline.recorded.toolchain)})")
         emit_table(
             ("state", "graph", "why", "compile"),
-            [(c.kind, c.name, "; ".join(c.reasons), _expected_text(c)) for c in one.comparisons],
+            [
+                (c.kind, c.name, "; ".join([*c.reasons, *([c.note] if c.note else [])]), _expected_text(c))
+                for c in one.comparisons
+            ],
         )
         print()
     for name, reason in toolchain.missing.items():

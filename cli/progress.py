@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from graphcache.build.report import Listener, Outcome, Running, Silent
+from graphcache.build.report import Listener, Outcome, Running, Silent, Trouble
 from graphcache.costs import Expected
 from graphcache.errors import headline
 from graphcache.graph import Graph
-from graphcache.plan import PlanItem
+from graphcache.plan import PlanItem, cause_line
 from graphcache.process.shown import bytes_text, secs_text
 
 
@@ -45,12 +45,19 @@ class LineProgress:
     def started(self, graph: Graph, expected: Expected | None) -> None:
         self.say(f"start   {graph.name}{last_time_text(expected)}")
 
+    def refused(self, item: PlanItem, trouble: Trouble, following: PlanItem) -> None:
+        self.say(
+            f"refused {item.made.name}  {cause_line(trouble.cause)}; next is {following.way or following.made.name}"
+        )
+
     def elsewhere(self, graph: Graph) -> None:
         self.say(f"wait    {graph.name}  another process is compiling it")
 
     def finished(self, outcome: Outcome) -> None:
         if outcome.state != "ready":
             self._done += 1
+            # A way that is taken instead of a refused one may need graphs that were not in the plan.
+            self._total = max(self._total, self._done)
             self.say(f"{outcome_text(outcome)}  ({self._done} of {self._total})")
 
     def tick(self, running: Sequence[Running], waiting: Sequence[Graph]) -> None:
@@ -114,7 +121,7 @@ def plan_text(items: Sequence[PlanItem], expected: Mapping[str, Expected], worke
     parts = [f"{ready} ready"]
     to_do = len(items) - ready
     if to_do:
-        known = [expected[item.graph.name].secs for item in items if item.graph.name in expected]
+        known = [expected[item.made.name].secs for item in items if item.made.name in expected]
         rest = f" and {to_do - len(known)} of unknown cost" if known and len(known) < to_do else ""
         cost = f", about {secs_text(sum(known))} one after another{rest}" if known else ""
         parts.append(f"{to_do} to compile{cost}; {workers} {'worker' if workers == 1 else 'workers'}")
@@ -135,9 +142,10 @@ def outcome_text(outcome: Outcome) -> str:
     if entry is None:
         cause = headline(outcome.trouble.cause) if outcome.trouble else ""
         return f"failed  {name}  {cause or 'for an unknown reason'}"
+    way = f", as {outcome.item.way}" if outcome.item.way is not None else ""
     if outcome.state == "compiled":
         cost = entry.cost
         took = f"{secs_text(cost.wall_secs)} (CPU {secs_text(cost.cpu_secs)}, {bytes_text(cost.peak_rss_bytes)})"
-        return f"done    {name}  compiled in {took}, {bytes_text(entry.size_bytes)}"
+        return f"done    {name}  compiled in {took}, {bytes_text(entry.size_bytes)}{way}"
     words = {"same program": "same program, nothing to compile", "elsewhere": "compiled by another build"}
-    return f"done    {name}  {words.get(outcome.state, outcome.state)}"
+    return f"done    {name}  {words.get(outcome.state, outcome.state)}{way}"

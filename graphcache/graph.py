@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 from graphcache.digest import json_sha256
 
@@ -52,6 +52,8 @@ class Graph:
                (`graphcache.toolchain.base`): `{"tactic": "compute-bound"}`; `{}` is the compiler's own choice. None:
                what is recommended for what the program does (`graphcache.export.recommend`), known once it is exported
     by_content: whether `settings` were found so, and not given
+    ways:      other forms that do (`graphcache.way`), in the order in which a builder tries them after this one. No
+               part of what the graph is: an entry or a manifest keeps the one that was compiled
     """
 
     name: str
@@ -61,6 +63,7 @@ class Graph:
     constants: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, str] | None = None
     by_content: bool = False
+    ways: tuple[Way, ...] = field(default=(), compare=False, repr=False)
 
     def load_function(self) -> Callable[..., Any]:
         """`function` itself, constants not bound. Importing its module runs code that can raise anything.
@@ -126,6 +129,51 @@ class Graph:
             None if value["settings"] is None else dict(value["settings"]),
             value.get("by_content", False),
         )
+
+
+@dataclass(frozen=True)
+class Combined:
+    """How a result of each of a way's calls becomes one result of the graph.
+
+    how:      `join`: the calls' rows one under another, by `graph`, which takes all of them flat and in order
+              `sum`:  added up in the order of the calls, by `graph`, which takes two
+              `carry`: the next call takes it as its argument number `argument`, and the last call's is the result
+    """
+
+    how: Literal["join", "sum", "carry"]
+    graph: Graph | None = None
+    argument: int | None = None
+
+
+@dataclass(frozen=True)
+class Way:
+    """One form of a graph.
+
+    graph:   what is compiled and called; without ways of its own
+    calls:   how often, for one call of the graph. An argument of another shape than the graph's has a `calls`th of its
+             rows, and each call takes the next ones; all others are the same in each call
+    results: for more than one call, one for each result of `graph`
+    """
+
+    graph: Graph
+    calls: int = 1
+    results: tuple[Combined, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        results = [
+            {"how": each.how, "graph": each.graph and each.graph.as_json(), "argument": each.argument}
+            for each in self.results
+        ]
+        return {"graph": self.graph.as_json(), "calls": self.calls, "results": results}
+
+    @property
+    def needs(self) -> tuple[Graph, ...]:
+        """The graphs that are called besides, each once."""
+        found = {each.graph.name: each.graph for each in self.results if each.graph is not None}
+        return tuple(found.values())
+
+    def __str__(self) -> str:
+        return self.graph.name if self.calls == 1 else f"{self.calls} calls of {self.graph.name}"
 
 
 @dataclass(frozen=True)

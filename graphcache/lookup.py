@@ -23,7 +23,8 @@ LISTED = 20
 def look_up(
     graphs: Iterable[Graph], *, store: LocalStore, toolchain: Mapping[str, str], manifests: Iterable[Manifest] = ()
 ) -> list[PlanItem]:
-    """One item a graph, in the order given, ready or with the reason why not.
+    """One item a graph, in the order given, by the best of its ways that the store has, or with the reason why not;
+    then one for each graph that those ways need besides.
 
     toolchain: what this machine sees of a key's fields (`graphcache.runtime`), torch's version among them
     manifests: committed ones know programs too, where the cache was not filled from this very source
@@ -31,7 +32,8 @@ def look_up(
     Raises SourceError when a graph's source cannot be read.
     """
     programs = Programs(store.root, known_programs(manifests), guard=store.guard)
-    return plan(graphs, sources=SourceHashes(WorkTree()), programs=programs, toolchain=toolchain, store=store)
+    sources = SourceHashes(WorkTree())
+    return plan(graphs, sources=sources, programs=programs, toolchain=toolchain, store=store, choice="best")
 
 
 def entries(items: Sequence[PlanItem], *, command: str, troubles: Sequence[str] = ()) -> dict[str, Entry]:

@@ -18,7 +18,7 @@ from graphcache.key import PROGRAM_FORMAT, Key
 from graphcache.lookup import entries, look_up
 from graphcache.manifest.file import read_manifest
 from graphcache.manifest.manifest import Compiled, Manifest, known_programs
-from graphcache.plan import plan
+from graphcache.plan import cause_line, plan
 from graphcache.source.hash import SourceHash, SourceHashes
 from graphcache.source.tree import WorkTree
 from graphcache.store.base import Cost, Facts, Failure
@@ -95,6 +95,14 @@ def test_each_state_has_its_reason(store):
 def test_shapes_for_people_name_equal_neighbours_once():
     specs = [TensorSpec("x", "float32", shape) for shape in ((8, 4), (2,), (2,), (), (8, 4))]
     assert graph(args=tuple(specs)).shapes == "8x4 2*2 scalar 8x4"
+
+
+def test_a_cause_in_a_manifest_names_no_folder_of_a_machine():
+    cause = (
+        "aten.mm at /home/me/x/head.py:49 in f; aten.add at /home/me/x/head.py:50 in f: cannot lower (/tmp/a b)\nmore"
+    )
+    assert cause_line(cause) == "aten.mm; aten.add: cannot lower (... b)"
+    assert cause_line("[1/2] 3 / 4: a/b") == "[1/2] 3 / 4: a/b"
 
 
 def test_another_toolchain_is_missing_and_names_the_part(store):

@@ -82,14 +82,14 @@ def _open(choice: Choice, graphs: CachedGraphs, config: RunConfig) -> list[Devic
 def _run(devices: Sequence[DeviceBackend], graphs: CachedGraphs, told: Told) -> Iterator[DeviceResult]:
     # Parts of a step may share one artifact; the smallest comes first, so that what is broken shows soon.
     items = list({_key(item): item for item in graphs.items}.values())
-    items.sort(key=lambda item: (sum(spec.elements for spec in item.graph.args), item.graph.name))
+    items.sort(key=lambda item: (sum(spec.elements for spec in item.made.args), item.made.name))
     done = 0
     for item in items:
-        inputs, wanted = reference(item.graph, SEED, 0)
+        inputs, wanted = reference(item.made, SEED, 0)
         for device in devices:
             judge, started = Judge(), time.monotonic()
             try:
-                got = _call(device, item.graph, inputs)
+                got = _call(device, item.made, inputs)
             except GraphcacheError as error:
                 result = _result(device, item, None, error.message, started)
             else:
@@ -112,7 +112,7 @@ def _result(
     device: DeviceBackend, item: PlanItem, right: bool | None, text: str, started: float, secs: float | None = None
 ) -> DeviceResult:
     took = time.monotonic() - started if secs is None else secs
-    return DeviceResult(device.name, item.graph.name, _key(item), right, text, round(took, 3))
+    return DeviceResult(device.name, item.made.name, _key(item), right, text, round(took, 3))
 
 
 def _call(device: DeviceBackend, graph: Graph, inputs: Sequence[Tensor]) -> list[Tensor]:

@@ -24,6 +24,7 @@ from graphcache.runtime.identity import known_revision, remember_revision
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs
 from graphcache.toolchain.base import DEFAULT_FUSION, check_settings, identity
+from graphcache.way import ways_of
 
 DEFAULT_TIMEOUT_SECS = 3600.0
 # The compiler's own peak is about 3 GB at the largest graphs that were measured.
@@ -47,6 +48,7 @@ class BuildOptions:
     memory_bytes: of one worker; None: an equal share of what there is for those that will run
     retry:        compile also what the compiler refused before
     prove:        prove what is compiled, where that takes less than the compile did
+    reuse:        take any way of a graph that the cache has, rather than compile the first one
     worker:       the command line of a worker
     """
 
@@ -56,6 +58,7 @@ class BuildOptions:
     memory_bytes: int | None = None
     retry: bool = False
     prove: bool = False
+    reuse: bool = False
     worker: Sequence[str] = COMMAND
 
     def limits(self, graphs: int) -> Limits:
@@ -84,8 +87,8 @@ def build(
     raises nothing: it is an outcome.
     """
     started = time.monotonic()
-    for graph in graphs:
-        check_settings(graph.settings or {})
+    for way in (way for graph in graphs for way in ways_of(graph)):
+        check_settings(way.graph.settings or {})
     revision = known_revision_checked(options.fusion, memo)
     with ExitStack() as stack:
 
@@ -115,7 +118,7 @@ def build(
             revision = building.first_revision(len(graphs))
             remember_revision(memo, revision)
         toolchain = identity(options.fusion, memo, revision)
-        outcomes = building.run(graphs, toolchain, retry=options.retry)
+        outcomes = building.run(graphs, toolchain, retry=options.retry, choice="best" if options.reuse else "first")
     found = (o.entry.key.digest for o in outcomes if o.entry and o.state in ("ready", "same program"))
     Ledger(memo).record(found)
     return Report(tuple(outcomes), toolchain, time.monotonic() - started)

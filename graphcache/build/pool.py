@@ -49,12 +49,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Death:
-    """A worker that is gone. `retryable`: whether another one could succeed where it failed; `hint`: what may help."""
+    """A worker that is gone. `retryable`: whether another one could succeed where it failed; `hint`: what may help;
+    `over_limit`: whether it took more time or memory than the build gives a graph."""
 
     worker: Worker
     cause: str
     retryable: bool
     hint: str = "graphcache doctor"
+    over_limit: bool = False
 
 
 @dataclass(eq=False)
@@ -203,11 +205,13 @@ class Pool:
             secs = f"{worker.deadline - worker.since:.3g} s"
             if not worker.revision:
                 return Death(worker, f"not ready after {secs}", retryable=True)
-            return Death(worker, f"not done after {secs}, the limit (--timeout)", True, "give it a longer --timeout")
+            return Death(
+                worker, f"not done after {secs}, the limit (--timeout)", True, "give it a longer --timeout", True
+            )
         held, limit = resident_bytes(worker.process.pid), self._limits.memory_bytes
         if held > limit:
             cause = f"held {bytes_text(held)} of memory, the limit is {bytes_text(limit)} (--memory)"
-            return Death(worker, cause, True, "give each worker more: a larger --memory, or fewer --jobs")
+            return Death(worker, cause, True, "give each worker more: a larger --memory, or fewer --jobs", True)
         return None
 
     def _bury(self, worker: Worker, death: Death | None) -> Death:

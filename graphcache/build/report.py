@@ -52,6 +52,9 @@ class Outcome:
             "catalog": self.graph.catalog,
             "state": self.state,
             "why": self.item.reason,
+            "way": self.item.made.name,
+            "calls": self.item.calls,
+            "refused": [asdict(each) for each in self.item.refused],
             "key": self.entry and self.entry.key.digest,
             "program": self.entry and self.entry.program,
             "artifact": self.entry and self.entry.artifact_digest,
@@ -98,6 +101,9 @@ class Listener(Protocol):
 
     def started(self, graph: Graph, expected: Expected | None) -> None: ...
 
+    def refused(self, item: PlanItem, trouble: Trouble, following: PlanItem) -> None:
+        """The compiler refused the way of `item`; the graph's next one, `following`, is taken."""
+
     def elsewhere(self, graph: Graph) -> None:
         """Another process is compiling it; this build waits for that."""
 
@@ -114,6 +120,9 @@ class Silent:
         pass
 
     def started(self, graph: Graph, expected: Expected | None) -> None:
+        pass
+
+    def refused(self, item: PlanItem, trouble: Trouble, following: PlanItem) -> None:
         pass
 
     def elsewhere(self, graph: Graph) -> None:

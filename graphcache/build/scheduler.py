@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from graphcache.costs import Costs, Expected
 from graphcache.errors import StoreError, ToolchainError
 from graphcache.graph import Graph, TensorSpec
 from graphcache.key import Key
-from graphcache.plan import PlanItem, of_program, plan, wanted
+from graphcache.plan import Choice, PlanItem, Planner
 from graphcache.proof.verdict import Verdict
 from graphcache.source.hash import SourceHashes
 from graphcache.source.tree import WorkTree
@@ -30,6 +31,7 @@ from graphcache.store.files import TEMPORARY, write_file
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs
 from graphcache.vendor.judgement import names_the_machine
+from graphcache.way import ways_of
 
 # Someone else gets this many times what the compile should take, and no less than PATIENT_SECS, before it is compiled
 # here all the same: a builder may have been stopped, or its node be gone while a shared folder still has its lock.
@@ -88,6 +90,9 @@ class Building:
         self._pool: Pool | None = None
         self._most = 0
         self._toolchain: Mapping[str, str] = {}
+        self._planner: Planner | None = None
+        self._items: dict[str, PlanItem] = {}
+        self._refused: defaultdict[str, set[str]] = defaultdict(set)
         self._retry = False
         self._expected: dict[str, Expected] = {}
         self._queue: list[PlanItem] = []
@@ -109,11 +114,15 @@ class Building:
                 raise cannot_start(event)
         return next(worker.revision for worker in self._workers.workers if worker.revision)
 
-    def run(self, graphs: Sequence[Graph], toolchain: Mapping[str, str], *, retry: bool) -> list[Outcome]:
-        """How each graph ended, in the order given."""
+    def run(
+        self, graphs: Sequence[Graph], toolchain: Mapping[str, str], *, retry: bool, choice: Choice = "first"
+    ) -> list[Outcome]:
+        """How each graph ended, in the order given; then those that their ways need besides."""
         self._toolchain, self._retry = toolchain, retry
-        sources = SourceHashes(WorkTree())
-        items = plan(graphs, sources=sources, programs=self._programs, toolchain=toolchain, store=self._store)
+        planner = Planner(SourceHashes(WorkTree()), self._programs, toolchain, self._store, choice, {})
+        self._planner = planner
+        items = planner.items(graphs)
+        self._items = {item.graph.name: item for item in items}
         to_do = [item for item in items if self._is_to_do(item)]
         self._expected = self._expect(to_do)
         self._queue = _longest_first(to_do, self._expected)
@@ -131,7 +140,7 @@ class Building:
             for event in self._workers.wait():
                 self._handle(event)
             self._tick()
-        return [self._outcomes[item.graph.name] for item in items]
+        return [self._outcomes[name] for name in self._items]
 
     @property
     def _workers(self) -> Pool:
@@ -149,7 +158,7 @@ class Building:
         if to_do:
             for entry in self._store.entries():
                 self._costs.add(entry.graph, entry.cost)
-        found = ((item.graph.name, self._costs.expect(item.graph)) for item in to_do)
+        found = ((item.made.name, self._costs.expect(item.made)) for item in to_do)
         return {name: expected for name, expected in found if expected is not None}
 
     def _feed(self) -> None:
@@ -160,8 +169,8 @@ class Building:
                 self._check_revision(worker)
                 item = self._queue.pop(0)
                 self._tasks[worker] = Task(item, time.monotonic(), self._tries.pop(item.graph.name, 0) + 1)
-                self._workers.send(worker, {"op": "export", "graph": item.graph.as_json()})
-                self._listener.started(item.graph, self._expected.get(item.graph.name))
+                self._workers.send(worker, {"op": "export", "graph": item.made.as_json()})
+                self._listener.started(item.made, self._expected.get(item.made.name))
 
     def _check_revision(self, worker: Worker) -> None:
         # The memo may be of another installation; a key must never name a compiler that did not compile.
@@ -178,7 +187,7 @@ class Building:
             return
         self._looked_secs = time.monotonic()
         waiting, self._elsewhere = self._elsewhere, []
-        self._store.bring([wanted(w.item.graph, w.item.key, self._toolchain) for w in waiting if w.item.key])
+        self._store.bring([self._planner.wanted(w.item) for w in waiting if self._planner and w.item.key])
         for wait in waiting:
             item = wait.item
             assert item.key is not None
@@ -198,7 +207,7 @@ class Building:
     def _is_overdue(self, wait: Waiting) -> bool:
         if self._is_ours(wait.item):
             return False
-        expected = self._expected.get(wait.item.graph.name)
+        expected = self._expected.get(wait.item.made.name)
         guess = expected if not self._store.leased else None
         patience_secs = max(PATIENT_SECS, PATIENCE * guess.secs) if guess else self._timeout_secs
         return time.monotonic() - wait.since > min(patience_secs, self._timeout_secs)
@@ -211,8 +220,8 @@ class Building:
         now, expected = time.monotonic(), self._expected
         tasks = (task for task in self._tasks.values())
         self._listener.tick(
-            [Running(t.item.graph, now - t.since, expected.get(t.item.graph.name)) for t in tasks],
-            [item.graph for item in self._queue],
+            [Running(t.item.made, now - t.since, expected.get(t.item.made.name)) for t in tasks],
+            [item.made for item in self._queue],
         )
 
     # --- taking in answers ----------------------------------------------------------------------------------------
@@ -229,7 +238,7 @@ class Building:
         elif self._lost_its_folder(event) and task.tries < MOST_TRIES:
             self._try_again(task, event.worker)
         elif isinstance(event, Death):
-            self._fail(task, event.cause, event.retryable, event.worker.log)
+            self._fail(task, event.cause, event.retryable, event.worker.log, over_limit=event.over_limit)
         elif "error" in event.value:
             self._fail(task, event.value["error"]["message"], event.value["retryable"], event.worker.log)
         elif task.export_cost is None:
@@ -255,11 +264,12 @@ class Building:
             # Were it kept, or written to a manifest, the old source would have the new one's program.
             self._fail(task, EDITED, True, answer.worker.log)
             return
-        graph = task.item.graph.with_recommended(answer.value["settings"])
-        task.item = self._with_program(replace(task.item, graph=graph), str(answer.value["program"]))
+        made = task.item.made.with_recommended(answer.value["settings"])
+        task.item = self._with_program(task.item.with_made(made), str(answer.value["program"]))
         self._remember(task.item)
         if not self._is_to_do(task.item):
-            self._settle(task.item, "same program")
+            if not task.item.is_out or not self._go_on(task.item, Trouble(task.item.out_cause, "", retryable=False)):
+                self._settle(task.item, "same program")
             return
         assert task.item.key is not None
         free = task.claim.enter_context(self._store.claim(task.item.key))
@@ -284,28 +294,28 @@ class Building:
     def _wait_for_others(self, item: PlanItem) -> None:
         self._elsewhere.append(Waiting(item, time.monotonic()))
         if not self._is_ours(item):
-            self._listener.elsewhere(item.graph)
+            self._listener.elsewhere(item.made)
 
     def _remember(self, item: PlanItem) -> None:
         assert item.program is not None
-        self._programs.remember(item.source.digest, item.graph, self._toolchain["torch"], item.program)
+        self._programs.remember(item.source.digest, item.made, self._toolchain["torch"], item.program)
 
     def _with_program(self, item: PlanItem, program: str) -> PlanItem:
         """The item again now that its program is known; its reason stays why there was something to do."""
-        found = of_program(item.graph, item.source, program, self._toolchain, self._store)
-        assert found.key is not None
-        if found.entry is None and self._store.bring([wanted(item.graph, found.key, self._toolchain)]):
-            found = of_program(item.graph, item.source, program, self._toolchain, self._store)
+        assert self._planner is not None
+        found = self._planner.of_program(item, program)
+        if found.entry is None and self._store.bring([self._planner.wanted(found)]):
+            found = self._planner.of_program(item, program)
         return replace(found, reason=item.reason or found.reason)
 
     def _commit(self, task: Task, answer: Answer) -> None:
         item, (runnable, dfg) = task.item, answer.payload
         assert item.key is not None
         assert task.export_cost is not None
-        data = encode(runnable, dfg, args=item.graph.args, outputs=task.outputs, key=item.key)
+        data = encode(runnable, dfg, args=item.made.args, outputs=task.outputs, key=item.key)
         cost = _sum(task.export_cost, _cost(answer))
         with task.claim:
-            entry = self._store.commit(item.key, data, Facts(item.graph, cost, answer.value["estimate_ns"]))
+            entry = self._store.commit(item.key, data, Facts(item.made, cost, answer.value["estimate_ns"]))
         if not self._prove:
             self._settle(replace(item, entry=entry), "compiled")
             return
@@ -319,23 +329,41 @@ class Building:
         if isinstance(event, Answer) and "verdict" in event.value:
             verdict = Verdict.decode(str(event.value["verdict"]).encode())
             self._store.record_verdict(verdict)
-        if verdict is not None and verdict.state == "disproven":
-            found = replace(item, state="disproven", reason=verdict.text, verdict=verdict)
-            self._settle(found, "failed")
-        else:
+        if verdict is None or verdict.state != "disproven":
             self._settle(replace(item, entry=entry, verdict=verdict), "compiled")
+        elif not self._go_on(item, Trouble(verdict.text, "", retryable=False)):
+            self._settle(replace(item, state="disproven", reason=verdict.text, verdict=verdict), "failed")
 
-    def _fail(self, task: Task, cause: str, retryable: bool, log: Path) -> None:
+    def _fail(self, task: Task, cause: str, retryable: bool, log: Path, *, over_limit: bool = False) -> None:
         retryable = retryable or names_the_machine(_end_of(log).decode(errors="replace"))
-        item, trouble = task.item, Trouble(cause, self._keep_log(task.item.graph, log), retryable)
+        item, trouble = task.item, Trouble(cause, self._keep_log(task.item.made, log), retryable)
         with task.claim:
             # What an export fails for is the source's, and no key has that in it.
             if task.export_cost is not None:
                 assert item.key is not None
                 created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-                failure = Failure(item.key, item.graph.name, cause, trouble.log, retryable, created)
+                failure = Failure(item.key, item.made.name, cause, trouble.log, retryable, created)
                 self._store.record_failure(failure)
-        self._finish(Outcome(item, "failed", None, trouble))
+        tried = task.export_cost is not None and (over_limit or not retryable)
+        if not tried or not self._go_on(item, trouble):
+            self._finish(Outcome(item, "failed", None, trouble))
+
+    def _go_on(self, item: PlanItem, trouble: Trouble) -> bool:
+        """Takes the next way of a graph after one that the compiler refused; False when there is none."""
+        refused = self._refused[item.graph.name]
+        refused.add(item.made.name)
+        if refused >= {way.graph.name for way in ways_of(item.graph)}:
+            return False
+        assert self._planner is not None
+        following = self._planner.item(item.graph, skip=refused)
+        if following.is_out and not (self._retry and following.state == "failed"):
+            return False
+        self._listener.refused(item, trouble, following)
+        if self._is_to_do(following):
+            self._queue.insert(0, following)
+        else:
+            self._settle(following, "ready")
+        return True
 
     def _keep_log(self, graph: Graph, log: Path) -> str:
         """Copies the end of what was printed into the store; returns its name there, empty when it cannot be kept."""
@@ -348,6 +376,8 @@ class Building:
 
     def _settle(self, item: PlanItem, state: State) -> None:
         """The end of an item that has an entry, failed before, or is disproven."""
+        for need in item.needs if item.entry is not None else ():
+            self._require(need)
         if item.entry is not None:
             self._finish(Outcome(item, state, item.entry))
         elif item.state == "disproven":
@@ -355,6 +385,18 @@ class Building:
         else:
             assert item.failure is not None
             self._finish(Outcome(item, "failed", None, Trouble.of(item.failure)))
+
+    def _require(self, need: Graph) -> None:
+        """Adds a graph that a way needs besides, unless it is among the build's."""
+        if need.name in self._items:
+            return
+        assert self._planner is not None
+        item = self._items[need.name] = self._planner.item(need)
+        if self._is_to_do(item):
+            self._queue.append(item)
+        else:
+            self._remember(item)
+            self._settle(item, "ready")
 
     def _finish(self, outcome: Outcome) -> None:
         self._outcomes[outcome.graph.name] = outcome
@@ -373,9 +415,9 @@ def _longest_first(items: Iterable[PlanItem], expected: Mapping[str, Expected]) 
     """So that the last worker to finish is not the one that started the largest graph last."""
 
     def secs(item: PlanItem) -> float:
-        known = expected.get(item.graph.name)
+        known = expected.get(item.made.name)
         # Without any record, larger counts as longer; only the order matters.
-        return known.secs if known else sum(spec.elements for spec in item.graph.args) / 1e7
+        return known.secs if known else sum(spec.elements for spec in item.made.args) / 1e7
 
     return sorted(items, key=lambda item: (-secs(item), item.graph.name))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from graphcache.build.report import Listener, Outcome, Running
+from graphcache.build.report import Listener, Outcome, Running, Trouble
 from graphcache.costs import Expected
 from graphcache.graph import Graph
 from graphcache.plan import PlanItem
@@ -38,12 +39,20 @@ class TracingListener:
     def elsewhere(self, graph: Graph) -> None:
         self._listener.elsewhere(graph)
 
+    def refused(self, item: PlanItem, trouble: Trouble, following: PlanItem) -> None:
+        self._end(item.made, {"refused": trouble.cause})
+        self._listener.refused(item, trouble, following)
+
     def finished(self, outcome: Outcome) -> None:
-        if outcome.graph.name in self._running:
-            lane, start = self._running.pop(outcome.graph.name)
-            secs = self._clock() - self._began - start
-            self.spans.append(Span(GROUP, f"worker {lane}", outcome.graph.name, start, secs, outcome.as_json()))
+        self._end(outcome.item.made, outcome.as_json())
         self._listener.finished(outcome)
+
+    def _end(self, graph: Graph, facts: Mapping[str, Any]) -> None:
+        if graph.name in self._running:
+            lane, start = self._running.pop(graph.name)
+            self.spans.append(
+                Span(GROUP, f"worker {lane}", graph.name, start, self._clock() - self._began - start, facts)
+            )
 
     def tick(self, running: Sequence[Running], waiting: Sequence[Graph]) -> None:
         self._listener.tick(running, waiting)

@@ -7,13 +7,14 @@ Callers hold `Buffer`s, never device tensors. A buffer's payload is read by back
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from graphcache.graph import Graph, TensorSpec
+from graphcache.graph import Graph, TensorSpec, Way
 
 
 class Buffer:
@@ -34,13 +35,16 @@ class Buffer:
 class LoadedGraph:
     """A graph that a backend can call.
 
+    graph:   what a call runs: of the ways of the graph that was asked for, the one that there is
     outputs: the results of a call; empty on the cpu, where only a call tells
     program: the backend's own (a function, an executor, a device module)
+    way:     how calls make one of the graph that was asked for, where that is not one call of it; None where it is
     """
 
     graph: Graph
     outputs: tuple[TensorSpec, ...]
     program: Any
+    way: Way | None = None
 
 
 class DeviceBackend(Protocol):
@@ -97,6 +101,12 @@ class DeviceBackend(Protocol):
         """The buffer's elements as pieces of these shapes, in order and without a copy. Takes the buffer.
 
         The pieces share its memory, which is counted piece by piece and is free for others when all of them are freed.
+        """
+
+    def views(self, buffer: Buffer, shapes: Sequence[tuple[int, ...]]) -> AbstractContextManager[tuple[Buffer, ...]]:
+        """Pieces as `cut` makes them, for the block alone: the buffer stays the caller's, and no memory is counted.
+
+        The pieces are arguments of calls; they are neither freed nor cut.
         """
 
     def free(self, *buffers: Buffer) -> None:

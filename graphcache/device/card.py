@@ -11,7 +11,8 @@ from torch import Tensor
 from graphcache.artifact import Artifact
 from graphcache.device.guard import MemoryFlag
 from graphcache.errors import CorruptError
-from graphcache.graph import Graph, TensorSpec
+from graphcache.graph import Graph, TensorSpec, Way
+from graphcache.way import way_for
 
 CARD_PES = 8
 
@@ -21,11 +22,15 @@ ArtifactSource = Callable[[Graph], Artifact]
 
 @dataclass(frozen=True)
 class Program:
-    """A graph on a card: the results that a call gives, the bytes that it takes while loaded, the card's own object."""
+    """A graph on a card: the results that a call gives, the bytes that it takes while loaded, the card's own object.
+
+    way: what of the graph that was asked for it is; None for the graph itself
+    """
 
     outputs: tuple[TensorSpec, ...]
     size_bytes: int
     native: Any
+    way: Way | None = None
 
 
 class Card(Protocol):
@@ -57,11 +62,16 @@ class Card(Protocol):
         """Lets everything go."""
 
 
-def check_signature(graph: Graph, args: Sequence[TensorSpec]) -> None:
-    """Check that an artifact takes what its graph does. Raises CorruptError for another graph's artifact."""
-    wanted, found = ([(a.dtype, a.shape) for a in specs] for specs in (graph.args, args))
-    if wanted != found:
+def check_signature(graph: Graph, args: Sequence[TensorSpec]) -> Way:
+    """The way of a graph that takes what an artifact does.
+
+    Raises CorruptError when none does: the store served another graph's artifact.
+    """
+    way = way_for(graph, args)
+    if way is None:
+        wanted, found = ([(a.dtype, a.shape) for a in specs] for specs in (graph.args, args))
         raise CorruptError(f"the artifact of {graph.name} takes {found}, the graph {wanted}")
+    return way
 
 
 def describe(tensor: Tensor, name: str) -> TensorSpec:

@@ -117,11 +117,11 @@ class EmulatedCard:
         if graph.catalog in self._eager:
             return self._timed(graph, _eager_program(graph))
         artifact = self._artifact_of(graph)
-        check_signature(graph, artifact.args)
+        way = check_signature(graph, artifact.args)
         size_bytes = len(artifact.runnable)
         self._take(size_bytes)
         run = furiosa.HostExecutor.of(artifact).execute if self._computes else None
-        return self._timed(graph, Program(artifact.outputs, size_bytes, run))
+        return self._timed(way.graph, Program(artifact.outputs, size_bytes, run, way))
 
     def _timed(self, graph: Graph, program: Program) -> Program:
         """The program with its time, if that is emulated. Raises NoEstimateError."""

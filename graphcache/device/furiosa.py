@@ -53,11 +53,11 @@ class FuriosaCard:
 
     def load(self, graph: Graph) -> Program:
         artifact = self._artifact_of(graph)
-        check_signature(graph, artifact.args)
+        way = check_signature(graph, artifact.args)
         runnable = furiosa.deserialize(artifact.runnable)
         args, _ = furiosa.signature(runnable)
-        check_signature(graph, args)
-        return Program(artifact.outputs, len(artifact.runnable), furiosa.load_on(runnable, self._device))
+        check_signature(way.graph, args)
+        return Program(artifact.outputs, len(artifact.runnable), furiosa.load_on(runnable, self._device), way)
 
     def execute(self, program: Program, inputs: Sequence[Tensor]) -> list[Tensor]:
         with torch.no_grad():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -69,7 +69,8 @@ class GuardedBackend:
         with self._guard.reserved(0, what), self._guard.call():
             program = self._card.load(graph)
         with self._guard.reserved(program.size_bytes, what):
-            return LoadedGraph(graph, program.outputs, program)
+            way = program.way
+            return LoadedGraph(graph if way is None else way.graph, program.outputs, program, way)
 
     def call(self, loaded: LoadedGraph, args: Sequence[Buffer]) -> tuple[Buffer, ...]:
         graph, program = loaded.graph, loaded.program
@@ -90,6 +91,18 @@ class GuardedBackend:
             self._live.remove(buffer)
         buffer._payload = None
         return tuple(self._adopt(*piece) for piece in pieces)
+
+    @contextmanager
+    def views(self, buffer: Buffer, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[Buffer, ...]]:
+        self._check(buffer)
+        pieces = tuple(self._adopt(*piece) for piece in cut_views(buffer.spec, buffer._payload, shapes))
+        try:
+            yield pieces
+        finally:
+            with self._live_lock:
+                self._live.difference_update(pieces)
+            for piece in pieces:
+                piece._payload = None
 
     def free(self, *buffers: Buffer) -> None:
         for buffer in buffers:

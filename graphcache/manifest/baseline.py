@@ -91,13 +91,13 @@ def _with_sources(manifest: Manifest, sources: SourceHashes, programs: Programs)
 
 def _with_source(recorded: Recorded, manifest: Manifest, sources: SourceHashes, programs: Programs) -> Recorded | None:
     try:
-        source = sources.of(recorded.graph.function)
+        source = sources.of(recorded.made.function)
     except SourceMissingError:
         return None
     if source.digest == recorded.source.digest:
         return replace(recorded, source=source)
     torch = manifest.toolchain.get("torch", "")
-    graph = programs.settled(source.digest, recorded.graph.without_recommended(), torch)
-    program = programs.known(source.digest, graph, torch)
-    key = None if program is None else Key.of(program, manifest.toolchain, graph.settings)
-    return replace(recorded, graph=graph, source=source, program=program, key=key)
+    made = programs.settled(source.digest, recorded.made.without_recommended(), torch)
+    program = programs.known(source.digest, made, torch)
+    key = None if program is None else Key.of(program, manifest.toolchain, made.settings)
+    return replace(recorded.with_made(made), source=source, program=program, key=key)

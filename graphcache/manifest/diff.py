@@ -7,14 +7,14 @@ graph would be compiled under now, its source hash then and now, and whether the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from graphcache.catalog import list_graphs
 from graphcache.costs import Costs, Expected
 from graphcache.digest import json_sha256
 from graphcache.errors import GraphcacheError
-from graphcache.graph import Graph, TensorSpec
+from graphcache.graph import Graph, TensorSpec, Way
 from graphcache.header.table import TensorTable
 from graphcache.key import PROGRAM_FORMAT, Difference, compare_parts, parts_of
 from graphcache.manifest.manifest import Manifest, Recorded
@@ -100,13 +100,24 @@ class Comparison:
         """Whether it takes a compile; a stale manifest whose artifacts the store has only needs to be written again."""
         return self.to_do and self.item is not None and self.item.entry is None
 
+    @property
+    def note(self) -> str:
+        """For people, how the manifest's graph was made where that is not the graph itself; empty where it is."""
+        if self.recorded is None:
+            return ""
+        words = [] if self.recorded.way is None else [f"as {self.recorded.way}"]
+        return "; ".join([*words, *map(str, self.recorded.refused)])
+
     def as_json(self) -> dict[str, Any]:
+        made = self.item or self.recorded
         return {
             "graph": self.name,
             "state": self.kind,
             "to_do": self.to_do,
             "to_compile": self.to_compile,
             "reasons": list(self.reasons),
+            "way": None if made is None else made.made.name,
+            "refused": [asdict(each) for each in (() if self.recorded is None else self.recorded.refused)],
             "program": self.item and self.item.program,
             "key": self.item and self.item.key and self.item.key.digest,
             "recorded_program": self.recorded and self.recorded.program,
@@ -145,9 +156,33 @@ def compare(pairs: Iterable[tuple[Manifest, Sequence[Graph]]], now: Now) -> list
     return [_comparisons(side, failed, now) for side in sides]
 
 
-def _side(manifest: Manifest, graphs: Iterable[Graph], now: Now) -> Side:
+def _recorded_ways(manifest: Manifest, graphs: Sequence[Graph]) -> dict[str, Way]:
+    """The way by which each graph was made, as its catalog lists it now; where it does not, the graph itself.
+
+    Whatever else the store has: a manifest is compared with what it says.
+    """
+    found = {}
+    recorded = {each.graph.name: each for each in manifest.graphs} | {
+        _renamed(each.graph): each for each in manifest.graphs
+    }
+    for graph in graphs:
+        each = recorded.get(graph.name) or recorded.get(_renamed(graph))
+        named = each and each.way and each.way.graph.identity_digest()
+        ways = (way for way in graph.ways if way.graph.identity_digest() == named)
+        found[graph.name] = next(ways, Way(graph))
+    return found
+
+
+def _side(manifest: Manifest, graphs: Sequence[Graph], now: Now) -> Side:
     toolchain = {**manifest.toolchain, **now.toolchain}
-    items = plan(graphs, sources=now.sources, programs=now.programs, toolchain=toolchain, store=now.store)
+    items = plan(
+        graphs,
+        sources=now.sources,
+        programs=now.programs,
+        toolchain=toolchain,
+        store=now.store,
+        only=_recorded_ways(manifest, graphs),
+    )
     return Side(manifest, toolchain, tuple(items))
 
 
@@ -164,24 +199,25 @@ def _export_unknown(sides: Iterable[Side], now: Now) -> dict[str, str]:
                 unknown[_asked(item, side.toolchain)] = item, torch
             else:
                 failed[_asked(item, side.toolchain)] = f"torch {torch} is not installed".replace("  ", " ")
-    answers = now.export([item.graph for item, _ in unknown.values()]) if unknown else []
+    answers = now.export([item.made for item, _ in unknown.values()]) if unknown else []
     for (asked, (item, torch)), answer in zip(unknown.items(), answers, strict=True):
         if isinstance(answer, GraphcacheError):
             failed[asked] = answer.message
         else:
-            graph = item.graph.with_recommended(answer.settings)
+            graph = item.made.with_recommended(answer.settings)
             now.programs.remember(item.source.digest, graph, torch, answer.program)
     return failed
 
 
 def _asked(item: PlanItem, toolchain: Mapping[str, str]) -> str:
-    return json_sha256(question(item.source.digest, item.graph, toolchain.get("torch", "")))
+    return json_sha256(question(item.source.digest, item.made, toolchain.get("torch", "")))
 
 
 def _comparisons(side: Side, failed: Mapping[str, str], now: Now) -> tuple[Comparison, ...]:
     recorded = _by_listed_name(side)
     costs = _costs(side.manifest)
-    graphs = [item.graph for item in side.items]
+    needed = {need.name for item in side.items for need in item.needs}
+    graphs = [item.graph for item in side.items if item.graph.name not in needed]
     # Once more: what was unknown has a program now.
     items = _side(side.manifest, graphs, now).items if any(i.state == "unknown" for i in side.items) else side.items
     found = []
@@ -223,7 +259,7 @@ def _comparison(side: Side, before: Recorded | None, item: PlanItem, note: str, 
             reasons.append(note)
         elif bare.kind == "missing from the store" or item.state in ("failed", "disproven"):
             reasons.append(item.reason)
-    expected = costs.expect(item.graph) if bare.to_compile else None
+    expected = costs.expect(item.made) if bare.to_compile else None
     return Comparison(bare.name, before, item, tuple(reasons), expected)
 
 
@@ -232,13 +268,13 @@ def _stale(side: Side, before: Recorded, item: PlanItem) -> list[str]:
     reasons = []
     same_program = item.program is not None and item.program == before.program
     if before.source.digest != item.source.digest and not same_program:
-        parts = changed_parts(before.source.parts, item.source.parts) or [item.graph.function]
+        parts = changed_parts(before.source.parts, item.source.parts) or [item.made.function]
         reasons.append(f"source: {', '.join(parts)}")
-    reasons += [f"signature: {change}" for change in _signature_changes(before.graph, item.graph)]
+    reasons += [f"signature: {change}" for change in _signature_changes(before.made, item.made)]
     if side.manifest.program_format != PROGRAM_FORMAT:
         reasons.append(f"toolchain: {Difference('program form', side.manifest.program_format, PROGRAM_FORMAT)}")
-    old = parts_of(side.manifest.toolchain, before.graph.settings)
-    new = parts_of(side.toolchain, item.graph.settings)
+    old = parts_of(side.manifest.toolchain, before.made.settings)
+    new = parts_of(side.toolchain, item.made.settings)
     reasons += [f"toolchain: {change}" for change in compare_parts(old, new)]
     if not reasons and item.program is not None and before.program is not None:
         reasons = ["program: the same source and toolchain gave another one"]
@@ -268,5 +304,5 @@ def _costs(manifest: Manifest) -> Costs:
     costs = Costs()
     for recorded in manifest.graphs:
         if recorded.compiled is not None:
-            costs.add(recorded.graph, recorded.compiled.cost)
+            costs.add(recorded.made, recorded.compiled.cost)
     return costs

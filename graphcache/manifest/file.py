@@ -10,7 +10,7 @@ from typing import Any
 
 from graphcache.catalog import CatalogOptions
 from graphcache.errors import GraphcacheError
-from graphcache.graph import Graph, Use
+from graphcache.graph import Combined, Graph, Use, Way
 from graphcache.header.groups import TensorGroup
 from graphcache.manifest.manifest import (
     DTYPES,
@@ -31,6 +31,7 @@ from graphcache.manifest.text import (
     parse,
     render,
 )
+from graphcache.plan import Refused
 from graphcache.source.hash import SourceHash
 from graphcache.store import records
 from graphcache.store.base import Cost, checked_graph
@@ -38,6 +39,8 @@ from graphcache.store.files import check_writable, write_file
 from graphcache.store.reading import read_file
 
 ELSEWHERE = "name another file with --manifest"
+# Fields that only a graph has which was not made as it is.
+OPTIONAL = {"way", "refused"}
 # A model's three catalogs take 30 KB.
 LIMIT_BYTES = 64 * 1024 * 1024
 
@@ -136,12 +139,15 @@ def _decode(value: dict[str, Any]) -> Manifest:
 
 def _decode_graph(value: Any, toolchain: Mapping[str, str], where: str) -> Recorded:
     try:
-        _only(records.mapping("it", value), {"graph", "status", "source", "program", "key", "compiled"}, "it")
+        fields = {"graph", "status", "source", "program", "key", "compiled"}
+        _only(records.mapping("it", value), fields | (OPTIONAL & value.keys()), "it")
         graph = _decode_signature(value["graph"])
         source = _decode_source(value["source"])
         program = None if value["program"] is None else records.digits("program", value["program"], 64)
         compiled = None if value["compiled"] is None else _decode_compiled(value["compiled"])
-        recorded = recorded_graph(graph, source, program, toolchain, compiled)
+        way = _decode_way(value["way"]) if "way" in value else None
+        refused = tuple(_decode_refused(each) for each in _list("refused", value.get("refused", [])))
+        recorded = recorded_graph(graph, source, program, toolchain, compiled, way, refused)
     except (ValueError, TypeError, KeyError) as error:
         lacks = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{where}: {lacks}") from error
@@ -156,6 +162,26 @@ def _decode_signature(value: Any) -> Graph:
     fields = {"name", "catalog", "function", "args", "constants", "settings", "by_content"}
     _only({"by_content": False, **records.mapping("graph", value)}, fields, "graph")
     return checked_graph(value)
+
+
+def _decode_way(value: Any) -> Way:
+    _only(records.mapping("way", value), {"graph", "calls", "results"}, "way")
+    results = tuple(_decode_combined(each) for each in _list("way.results", value["results"]))
+    return Way(_decode_signature(value["graph"]), records.count("way.calls", value["calls"]), results)
+
+
+def _decode_combined(value: Any) -> Combined:
+    _only(records.mapping("a result of a way", value), {"how", "graph", "argument"}, "a result of a way")
+    if value["how"] not in ("join", "sum", "carry"):
+        raise ValueError(f"a result of a way is combined by {value['how']!r}, none of join, sum, carry")
+    graph = None if value["graph"] is None else _decode_signature(value["graph"])
+    argument = None if value["argument"] is None else records.count("argument", value["argument"])
+    return Combined(value["how"], graph, argument)
+
+
+def _decode_refused(value: Any) -> Refused:
+    _only(records.mapping("refused", value), {"graph", "cause"}, "refused")
+    return Refused(records.text("refused.graph", value["graph"]), records.text("refused.cause", value["cause"]))
 
 
 def _decode_source(value: Any) -> SourceHash:

@@ -17,9 +17,10 @@ from typing import Any, Literal
 
 from graphcache.catalog import CatalogOptions
 from graphcache.digest import json_sha256
-from graphcache.graph import Graph, Listing, Use
+from graphcache.graph import Graph, Listing, Use, Way
 from graphcache.header.groups import TensorGroup
 from graphcache.key import PROGRAM_FORMAT, Key
+from graphcache.plan import Refused
 from graphcache.proof.verdict import STATES, Verdict
 from graphcache.source.hash import SourceHash
 from graphcache.store import records
@@ -84,6 +85,8 @@ class Recorded:
 
     program: None for a planned graph that nobody has exported
     key:     program, toolchain and settings; None without a program
+    way:     how it was made, where that is not the graph itself; source, program and key are then those of its way
+    refused: the ways that the compiler refused before
     """
 
     graph: Graph
@@ -91,6 +94,19 @@ class Recorded:
     program: str | None
     key: Key | None
     compiled: Compiled | None
+    way: Way | None = None
+    refused: tuple[Refused, ...] = ()
+
+    @property
+    def made(self) -> Graph:
+        """What was compiled for it."""
+        return self.graph if self.way is None else self.way.graph
+
+    def with_made(self, graph: Graph) -> Recorded:
+        """The same with another graph that was compiled for it."""
+        if self.way is None:
+            return replace(self, graph=graph)
+        return replace(self, way=replace(self.way, graph=graph))
 
     @property
     def status(self) -> Literal["compiled", "planned"]:
@@ -147,13 +163,22 @@ class Manifest:
         sources: Mapping[str, SourceHash],
         programs: Mapping[str, str],
         compiled: Mapping[str, Compiled],
+        ways: Mapping[str, Way | None] | None = None,
+        refused: Mapping[str, tuple[Refused, ...]] | None = None,
     ) -> Manifest:
-        """The manifest of a listing. `sources`, `programs` and `compiled` are by graph name; a graph without a compile
-        is planned."""
+        """The manifest of a listing. All that follows it is by graph name; a graph without a compile is planned."""
         defaults = CatalogOptions().as_json()
         chosen = {name: value for name, value in options.as_json().items() if value != defaults[name]}
         recorded = [
-            recorded_graph(graph, sources[graph.name], programs.get(graph.name), toolchain, compiled.get(graph.name))
+            recorded_graph(
+                graph,
+                sources[graph.name],
+                programs.get(graph.name),
+                toolchain,
+                compiled.get(graph.name),
+                (ways or {}).get(graph.name),
+                (refused or {}).get(graph.name, ()),
+            )
             for graph in listing.graphs
         ]
         return cls(
@@ -186,8 +211,8 @@ class Manifest:
 def known_programs(manifests: Iterable[Manifest]) -> dict[str, Answer]:
     """The programs that manifests name, by the digest of the question that each one answers; the last manifest wins."""
     return {
-        json_sha256(question(each.source.digest, each.graph, manifest.toolchain.get("torch", ""))): Answer(
-            each.program, each.graph.settings or {}
+        json_sha256(question(each.source.digest, each.made, manifest.toolchain.get("torch", ""))): Answer(
+            each.program, each.made.settings or {}
         )
         for manifest in manifests
         if manifest.program_format == PROGRAM_FORMAT
@@ -257,13 +282,20 @@ def _json_value(value: Any) -> Any:
 
 
 def recorded_graph(
-    graph: Graph, source: SourceHash, program: str | None, toolchain: Mapping[str, str], compiled: Compiled | None
+    graph: Graph,
+    source: SourceHash,
+    program: str | None,
+    toolchain: Mapping[str, str],
+    compiled: Compiled | None,
+    way: Way | None = None,
+    refused: tuple[Refused, ...] = (),
 ) -> Recorded:
     """A graph with its key. Raises ValueError for a compiled one without a program."""
     if compiled is not None and program is None:
         raise ValueError("it was compiled and has no program")
-    key = None if program is None else Key.of(program, toolchain, graph.settings)
-    return Recorded(graph, source, program, key, compiled)
+    made = graph if way is None else way.graph
+    key = None if program is None else Key.of(program, toolchain, made.settings)
+    return Recorded(graph, source, program, key, compiled, way, refused)
 
 
 def _compiled_json(compiled: Compiled) -> dict[str, Any]:
@@ -273,8 +305,12 @@ def _compiled_json(compiled: Compiled) -> dict[str, Any]:
 
 def _graph_json(recorded: Recorded) -> dict[str, Any]:
     compiled = recorded.compiled
+    way = {} if recorded.way is None else {"way": recorded.way.as_json()}
+    refused = {} if not recorded.refused else {"refused": [asdict(each) for each in recorded.refused]}
     return {
         "graph": recorded.graph.as_json(),
+        **way,
+        **refused,
         "status": recorded.status,
         "source": recorded.source.as_json(),
         "program": recorded.program,

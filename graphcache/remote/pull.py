@@ -61,7 +61,7 @@ async def pull_manifests(tier: Tier, store: LocalStore, manifests: Sequence[Mani
     # Only the very key will do: nothing else is what the manifest names.
     results = await tier.bring([Wanted(key, dict(key.parts)) for key in lacking], store)
     asked = [
-        question_digest(each.source.digest, each.graph, manifest.toolchain.get("torch", ""))
+        question_digest(each.source.digest, each.made, manifest.toolchain.get("torch", ""))
         for manifest in manifests
         for each in manifest.graphs
     ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -22,11 +24,11 @@ from cli.progress import LineProgress, LiveProgress
 from graphcache.build.report import Running
 from graphcache.catalog import CatalogOptions
 from graphcache.costs import Expected
-from graphcache.graph import Graph, Listing, Use
+from graphcache.graph import Combined, Graph, Listing, Use, Way
 from graphcache.key import Key
 from graphcache.manifest.file import read_manifest, write_manifest
 from graphcache.manifest.manifest import Compiled
-from graphcache.manifest.text import ManifestError
+from graphcache.manifest.text import ManifestError, ManifestFieldError
 from graphcache.toolchain.observed import Seen
 from tests.compiler.vendor import model
 from tests.store.processes import finish, start
@@ -434,3 +436,94 @@ def test_a_trace_that_cannot_be_written_is_refused_before_the_build(invoke: Invo
     said = invoke("--trace", str(tmp_path / "none" / "trace.json"), code=2)
     assert "choose another file" in said.err
     assert "start" not in said.out
+
+
+# --- ways -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def refused(graphs: list[Graph]) -> Graph:
+    """A graph that the compiler refuses, which two calls of another serve."""
+    tile = fake_graph("tile", elements=3)
+    join = fake_graph("join", elements=7)
+    graph = fake_graph("whole", elements=6, error="while lowering TacticKernel")
+    graph = replace(graph, ways=(Way(tile, 2, (Combined("join", join),)),))
+    graphs[:] = [graph]
+    return graph
+
+
+def test_a_graph_that_is_made_another_way_is_no_failure_and_says_so(refused: Graph, invoke: Invoke) -> None:
+    printed = invoke().out
+    assert "refused whole  while lowering TacticKernel; next is 2 calls of tile" in printed
+    assert [line.endswith(", as 2 calls of tile  (1 of 1)") for line in printed.splitlines()].count(True) == 1
+    assert "ready      2 of 2" in printed
+    line = invoke("--dry-run").out.splitlines()[1]
+    assert line.split(None, 2) == [
+        "ready",
+        "whole",
+        "as 2 calls of tile; whole is refused: while lowering TacticKernel",
+    ]
+
+
+def test_a_manifest_keeps_the_way_and_what_was_refused(refused: Graph, invoke: Invoke, tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    invoke("--manifest", str(path))
+    manifest = read_manifest(path)
+    whole, join = manifest.graphs
+    assert (whole.graph, whole.way) == (refused, refused.ways[0])
+    assert [(each.graph, each.cause) for each in whole.refused] == [("whole", "while lowering TacticKernel")]
+    assert whole.key == Key.of(fake_program(refused.ways[0].graph), fake_toolchain(), {})
+    assert (join.graph.name, join.way, join.refused) == ("join", None, ())
+    before = path.read_bytes()
+    invoke("--manifest", str(path))
+    assert path.read_bytes() == before
+
+
+def test_diff_compares_with_the_way_of_the_manifest(
+    refused: Graph,
+    graphs: list[Graph],
+    invoke: Invoke,
+    look: Look,
+    machine: FakeMachine,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "m.json"
+    invoke("--manifest", str(path))
+    assert look(path) == {"whole": "unchanged", "join": "unchanged"}
+    # Whatever else the store gets: the manifest is compared with what it says.
+    machine.build([fake_graph("whole", elements=6)])
+    assert look(path) == {"whole": "unchanged", "join": "unchanged"}
+    shutil.rmtree(machine.store.root / "entries")
+    assert run(["diff", "--manifest", str(path)]) == 1
+    printed = capsys.readouterr().out
+    assert "no artifact of this program; as 2 calls of tile; whole is refused: while lowering TacticKernel" in printed
+    # A catalog that lists the way no more asks for the graph itself.
+    graphs[:] = [replace(refused, ways=())]
+    assert run(["diff", "--manifest", str(path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines if "whole" in line or "join" in line] == [
+        ["stale", "whole"],
+        ["removed", "join"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda way: way["results"][0].update(how="guess"), "combined by 'guess'"),
+        (lambda way: way.update(calls=-1), "way.calls is -1, not a count"),
+        (lambda way: way.pop("graph"), "way lacks 'graph'"),
+        (lambda way: way["graph"].update(settings={"tactic": "io-bound"}), "a key that is not the digest"),
+    ],
+)
+def test_a_damaged_way_is_named(
+    refused: Graph, invoke: Invoke, tmp_path: Path, damage: Callable[[dict[str, Any]], Any], says: str
+) -> None:
+    path = tmp_path / "m.json"
+    invoke("--manifest", str(path))
+    value = json.loads(path.read_text())
+    damage(value["graphs"][0]["way"])
+    path.write_text(json.dumps(value))
+    with pytest.raises(ManifestFieldError, match=re.escape(says)):
+        read_manifest(path)

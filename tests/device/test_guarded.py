@@ -104,3 +104,22 @@ def test_closing_twice_is_harmless() -> None:
     backend.close()
     backend.close()
     assert card.closed == 1
+
+
+def test_views_are_lent_for_the_block_and_count_for_nothing(backend: GuardedBackend) -> None:
+    buffer = backend.upload(torch.arange(6.0).view(3, 2), "x")
+    with backend.views(buffer, [(1, 2)] * 3) as rows:
+        assert [backend.download(row).tolist() for row in rows] == [[[0, 1]], [[2, 3]], [[4, 5]]]
+        assert backend.bytes_in_use == buffer.size_bytes
+    with pytest.raises(AssertionError, match="was freed"):
+        backend.download(rows[0])
+    assert backend.take(buffer).tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert backend.bytes_in_use == 0
+
+
+def test_views_end_with_an_error_in_the_block(backend: GuardedBackend) -> None:
+    buffer = backend.upload(torch.arange(6.0), "x")
+    with pytest.raises(RuntimeError), backend.views(buffer, [(3,)] * 2):
+        raise RuntimeError
+    backend.free(buffer)
+    assert backend.bytes_in_use == 0

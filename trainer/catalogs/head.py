@@ -10,6 +10,7 @@ from graphcache.catalog import CatalogOptions
 from graphcache.errors import UsageError
 from graphcache.graph import Graph, Listing, TensorSpec, Use
 from trainer.catalogs.layer import ROWWISE, products, sizes_text
+from trainer.catalogs.row_tiles import row_tiles, with_tiles
 from trainer.model.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -42,8 +43,14 @@ class Chunks:
 
 
 def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
-    """Graph by part of the step: every chunk shares one set."""
-    tokens, hidden, chunks = options.micro_batch * options.sequence, config.hidden, Chunks.of(config.vocab)
+    """Graph by part of the step, each with its ways: every chunk shares one set."""
+    tokens = options.micro_batch * options.sequence
+    tiles = {tokens // rows: _parts(config, options, rows) for rows in row_tiles(tokens)}
+    return with_tiles(_parts(config, options, tokens), tiles)
+
+
+def _parts(config: ModelConfig, options: CatalogOptions, tokens: int) -> dict[str, Graph]:
+    hidden, chunks = config.hidden, Chunks.of(config.vocab)
     rows = chunks.rows
 
     def policy(name: str, *shape: int) -> TensorSpec:

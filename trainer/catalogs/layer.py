@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from graphcache.catalog import CatalogOptions
 from graphcache.errors import UsageError
 from graphcache.graph import Graph, Listing, TensorSpec, Use
+from trainer.catalogs.row_tiles import row_tiles, with_tiles
 from trainer.model.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -63,12 +64,24 @@ CALLS = {
     "qkv_add": 1,
     "qkv_bias_grad": 1,
 }
+# Attention's core: it sees sequences, where all else sees rows.
+CORE = ("scores", "softmax", "attend", "softmax_backward", "attend_backward")
 
 
 def parts(config: ModelConfig, options: CatalogOptions) -> dict[str, Graph]:
-    """Graph by part of the step, in CALLS' order. Parts whose function and shapes are the same share one graph."""
-    layer = _Layer(config, options)
-    found = layer.norms() | layer.attention() | layer.mlp()
+    """Graph by part of the step, in CALLS' order, each with its ways.
+
+    Parts whose function and shapes are the same share one graph.
+    """
+    whole, tokens = _Layer(config, options).parts(), options.micro_batch * options.sequence
+    tiled = {
+        tokens // rows: _Layer(config, replace(options, micro_batch=1, sequence=rows)) for rows in row_tiles(tokens)
+    }
+    each = {options.micro_batch: _Layer(config, replace(options, micro_batch=1))} if options.micro_batch > 1 else {}
+    rows_of = {calls: layer.parts() for calls, layer in tiled.items()}
+    sequences_of = {calls: layer.parts() for calls, layer in each.items()}
+    found = with_tiles({part: graph_ for part, graph_ in whole.items() if part not in CORE}, rows_of)
+    found |= with_tiles({part: whole[part] for part in CORE}, sequences_of)
     return {part: found[part] for part in CALLS if part in found}
 
 
@@ -85,6 +98,9 @@ class _Layer:
 
     def wide(self, name: str, *shape: int) -> TensorSpec:
         return TensorSpec(name, FLOAT, shape)
+
+    def parts(self) -> dict[str, Graph]:
+        return self.norms() | self.attention() | self.mlp()
 
     def norms(self) -> dict[str, Graph]:
         hidden, eps = self.config.hidden, {"eps": self.config.eps}

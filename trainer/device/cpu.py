@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -62,6 +63,10 @@ class CpuBackend:
         pieces = cut_views(buffer.spec, buffer._payload, shapes)
         buffer._payload = None
         return tuple(Buffer(*piece) for piece in pieces)
+
+    @contextmanager
+    def views(self, buffer: Buffer, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[Buffer, ...]]:
+        yield tuple(Buffer(*piece) for piece in cut_views(buffer.spec, buffer._payload, shapes))
 
     def free(self, *buffers: Buffer) -> None:
         for buffer in buffers:

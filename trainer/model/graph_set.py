@@ -8,6 +8,7 @@ import torch
 
 from graphcache.device.base import Buffer, DeviceBackend, LoadedGraph
 from graphcache.graph import Graph
+from trainer.model.tiled_call import TiledCall
 
 
 class GraphSet:
@@ -20,18 +21,27 @@ class GraphSet:
         self.backend = backend
         self._found = found
         self._loaded: dict[str, LoadedGraph] = {}
+        self._by_name: dict[str, LoadedGraph] = {}
         self._zeros: dict[tuple[int, ...], Buffer] = {}
 
     def load(self) -> None:
-        """Load every graph once. Raises MissingGraphsError when the cache lacks one."""
-        by_name: dict[str, LoadedGraph] = {}
+        """Load every graph once, and what its way needs besides. Raises MissingGraphsError when the cache lacks one."""
         for part, graph in self._found.items():
-            if graph.name not in by_name:
-                by_name[graph.name] = self.backend.load(graph)
-            self._loaded[part] = by_name[graph.name]
+            loaded = self._loaded[part] = self._load(graph)
+            for need in () if loaded.way is None else loaded.way.needs:
+                self._load(need)
+
+    def _load(self, graph: Graph) -> LoadedGraph:
+        if graph.name not in self._by_name:
+            self._by_name[graph.name] = self.backend.load(graph)
+        return self._by_name[graph.name]
 
     def call(self, part: str, *args: Buffer) -> tuple[Buffer, ...]:
-        return self.backend.call(self._loaded[part], args)
+        """The results of a part of the step, each whole, by however many calls of the graph that there is for it."""
+        loaded = self._loaded[part]
+        if loaded.way is None or loaded.way.calls == 1:
+            return self.backend.call(loaded, args)
+        return TiledCall(self.backend, loaded, loaded.way, self._by_name).run(args)
 
     def view(self, buffer: Buffer, *shape: int) -> Buffer:
         """The buffer in another shape, without a copy. Takes it."""

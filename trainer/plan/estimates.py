@@ -18,7 +18,7 @@ from trainer.step.schedule import BACKWARD, FORWARD, HEAD, Pass, Step
 def of_manifest(manifest: Manifest) -> dict[str, int]:
     """Estimated nanoseconds of a call, by graph name, for the graphs that were compiled."""
     return {
-        each.graph.name: each.compiled.estimate_ns
+        each.graph.name: each.compiled.estimate_ns * (1 if each.way is None else each.way.calls)
         for each in manifest.graphs
         if each.compiled is not None and each.compiled.estimate_ns is not None
     }

@@ -42,6 +42,12 @@ class CachedGraphs:
     build_command: str
 
     @property
+    def joining_bytes(self) -> int:
+        """What the largest result of row tiles takes a second time while its tiles are joined."""
+        tiled = (graph for item in self.items if item.calls > 1 for graph in item.needs)
+        return max((sum(spec.size_bytes for spec in graph.args) for graph in tiled), default=0)
+
+    @property
     def size_bytes(self) -> int:
         """Of the artifacts that were found: loaded, they take a little less."""
         return sum(item.entry.size_bytes for item in self.items if item.entry is not None)
@@ -76,7 +82,7 @@ class CachedGraphs:
     def artifact(self, graph: Graph) -> Artifact:
         """A graph's artifact, checked. Raises MissingGraphsError for one that was not looked up, is damaged, or was
         disproven since."""
-        entry = next((item.entry for item in self.items if item.graph == graph), None)
+        entry = next((item.entry for item in self.items if graph in (item.graph, item.made)), None)
         if entry is None:
             raise MissingGraphsError(f"{graph.name} is not among the run's graphs", hint=self.build_command)
         verdict = self.store.verdict(entry)
@@ -85,8 +91,8 @@ class CachedGraphs:
         return self.store.open(entry)
 
     def estimate_ns(self, graph: Graph) -> int | None:
-        """The compiler's estimate of a call's device time; None where it gave none."""
-        entry = next((item.entry for item in self.items if item.graph == graph), None)
+        """The compiler's estimate of a call's device time, of a graph or a way's graph; None where it gave none."""
+        entry = next((item.entry for item in self.items if graph in (item.made, item.graph)), None)
         return None if entry is None else entry.facts.estimate_ns
 
     def as_json(self) -> list[dict[str, Any]]:
@@ -94,6 +100,8 @@ class CachedGraphs:
         return [
             {
                 "graph": item.graph.name,
+                "way": item.made.name,
+                "calls": item.calls,
                 "state": item.state,
                 "why": item.reason,
                 "proof": "unproven" if item.verdict is None else item.verdict.state,

@@ -200,7 +200,7 @@ class Findings:
             devices,
             micro_batches=max(1, micro_batches),
             pool_bytes=config.pool_bytes,
-            program_bytes=0 if self.graphs is None else self.graphs.size_bytes,
+            program_bytes=0 if self.graphs is None else self.graphs.size_bytes + self.graphs.joining_bytes,
             workers=worker_count(config),
         )
 

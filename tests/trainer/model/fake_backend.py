@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -62,6 +63,14 @@ class FakeBackend:
         pieces = cut_views(buffer.spec, buffer._payload, shapes)
         self.free(buffer)
         return tuple(self._new(spec.name, view) for spec, view in pieces)
+
+    @contextmanager
+    def views(self, buffer: Buffer, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[Buffer, ...]]:
+        assert id(buffer) in self.live
+        pieces = tuple(Buffer(*piece) for piece in cut_views(buffer.spec, buffer._payload, shapes))
+        self.live.update(map(id, pieces))
+        yield pieces
+        self.live.difference_update(map(id, pieces))
 
     def free(self, *buffers: Buffer) -> None:
         for buffer in buffers:

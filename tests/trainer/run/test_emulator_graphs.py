@@ -58,7 +58,7 @@ def test_10_steps_from_artifacts_alone(model, data, cache, on_cpu, resident, tmp
     by_graph = json.loads((config.out / "calls.json").read_text())["calls"]["emulator"]
     print(f"{sum(by_graph.values())} device calls a step: {by_graph}")
     used = json.loads((config.out / "environment.json").read_text())["graphs"]
-    assert set(by_graph) <= {graph["graph"] for graph in used}
+    assert set(by_graph) <= {graph["way"] for graph in used}
     calls: Counter[str] = Counter()
     for graph, count in by_graph.items():
         calls[graph.partition("[")[0]] += count
