@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,15 @@ def timed(function: Callable[[], object]) -> float:
     started = time.perf_counter()
     function()
     return time.perf_counter() - started
+
+
+def cpu_name() -> str:
+    """The CPU, and what torch uses of it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown CPU")
+    import torch
+
+    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def peak_rss_bytes() -> int:

@@ -9,9 +9,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tests.bench.measure import Result, python
+from tests.bench.measure import Result, cpu_name, python
 from tests.bench.trainer_run import SEQ, THREADS, run_steps
 from tests.support.real_checkpoint import real_checkpoint
+from trainer.device.products import bfloat16_is_slow
 
 STEPS = 6
 ROUNDS = 3
@@ -24,8 +25,15 @@ def measure() -> list[Result]:
         runs = [(run_steps(model, Path(work), STEPS), _reference(model)) for _ in range(ROUNDS)]
     secs = median(ours.step_secs for ours, _ in runs), median(theirs["step_secs"] for _, theirs in runs)
     peak = median(ours.peak_bytes for ours, _ in runs), median(theirs["peak_bytes"] for _, theirs in runs)
+    dtype = "float32" if bfloat16_is_slow() else "bfloat16"
     return [
-        Result("training step, cpu / transformers", secs[0] / secs[1], 1.0, True, f"{secs[0]:.2f} / {secs[1]:.2f} s"),
+        Result(
+            f"training step, cpu / transformers in {dtype}",
+            secs[0] / secs[1],
+            1.0,
+            True,
+            f"{secs[0]:.2f} / {secs[1]:.2f} s; {cpu_name()}",
+        ),
         Result(
             "its peak memory / transformers",
             peak[0] / peak[1],

@@ -23,14 +23,18 @@ _PRODUCTS = frozenset(
 _WITHOUT_BFLOAT16 = frozenset(("DEFAULT", "AVX2"))
 
 
+def bfloat16_is_slow() -> bool:
+    """Whether torch multiplies bfloat16 numbers one by one on this CPU."""
+    return torch.backends.cpu.get_cpu_capability() in _WITHOUT_BFLOAT16
+
+
 class HostProducts(TorchFunctionMode):
     """A block whose products of two matrices, or of two batches of them, are made so."""
 
     def __init__(self, *, by_float32: bool | None = None) -> None:
         """by_float32: whether bfloat16 matrices are multiplied as float32 ones; None: where this CPU is faster so"""
         super().__init__()
-        slow = torch.backends.cpu.get_cpu_capability() in _WITHOUT_BFLOAT16
-        self._by_float32 = slow if by_float32 is None else by_float32
+        self._by_float32 = bfloat16_is_slow() if by_float32 is None else by_float32
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
