@@ -3,8 +3,8 @@
     python -m tests.bench.reference_step MODEL_DIR STEPS SEQ THREADS
 
 Float32 parameters and optimizer state under bfloat16 autocast: the same precision of master weight, moments and
-products as the trainer's. On a CPU where bfloat16 would take minutes a step, all is float32. Prints one JSON line: the median seconds of a step after the first, the peak memory, the
-losses.
+products as the trainer's. On a CPU where bfloat16 would take minutes a step, all is float32. Prints one JSON line: the
+median seconds of a step after the first, the peak memory, the losses.
 """
 
 from __future__ import annotations
