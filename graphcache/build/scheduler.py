@@ -355,7 +355,7 @@ class Building:
         if refused >= {way.graph.name for way in ways_of(item.graph)}:
             return False
         assert self._planner is not None
-        following = self._planner.item(item.graph, skip=refused)
+        following = self._planner.item(item.graph.without_recommended(), skip=refused)
         if following.is_out and not (self._retry and following.state == "failed"):
             return False
         self._listener.refused(item, trouble, following)
