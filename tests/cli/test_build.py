@@ -139,7 +139,7 @@ def test_tables_show_a_line_of_a_cause_and_the_summary_all_of_it(
     graphs.append(
         fake_graph("bad", elements=3, error=f"Not importable: mystery {'long ' * 40}end\ncaused by: \x1b[31mdetails")
     )
-    lines = invoke(code=1).out.splitlines()
+    lines = invoke(code=4).out.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("failed  bad: "))
     assert lines[start].endswith("long end")
     assert lines[start + 1] == "  caused by: \\x1b[31mdetails"
@@ -368,7 +368,7 @@ def test_an_odd_fusion_is_refused(invoke: Invoke, monkeypatch: pytest.MonkeyPatc
     from graphcache.toolchain.base import identity
 
     monkeypatch.setattr(build_module, "identity", identity)
-    assert "fusion 3 is none of" in invoke("--fusion", "3", code=2).err
+    assert "fusion 3 is not one of" in invoke("--fusion", "3", code=2).err
 
 
 def test_a_terminal_shows_what_runs_against_last_time(monkeypatch: pytest.MonkeyPatch) -> None:
