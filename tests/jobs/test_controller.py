@@ -34,7 +34,7 @@ from tests.support.servers import make_bucket, s3_server, use_s3
 
 SHARDS = 3
 GRAPHS = [fake_graph(f"g{i}", elements=i + 1, secs=0.3) for i in range(9)]
-REFUSED = fake_graph("refused", elements=99, error="aten::mystery is not importable")
+REFUSED = fake_graph("refused", elements=99, error="Not importable: aten::mystery")
 
 
 @dataclass
