@@ -284,9 +284,9 @@ def test_a_compile_that_was_refused_before_says_so(project, diff):
     project.build(store=False)
     recorded = project.recorded().graphs[0]
     project.store.record_failure(
-        Failure(recorded.key, recorded.graph.name, "the compiler refused it", "logs/a", False, "2026-11-29T15:04:05Z")
+        Failure(recorded.key, recorded.graph.name, "Not importable: it", "logs/a", False, "2026-11-29T15:04:05Z")
     )
-    assert diff(code=1)["step[32]"] == ("missing from the store", ["failed before: the compiler refused it"])
+    assert diff(code=1)["step[32]"] == ("missing from the store", ["failed before: Not importable: it"])
 
 
 def test_without_a_home_a_cache_that_is_not_there_yet_is_compared_with(project, tmp_path, no_home, diff):
