@@ -8,11 +8,6 @@ from torch import Tensor
 from trainer.graphs import head, layer
 
 
-def weight_grad_swapped(dy: Tensor, x: Tensor) -> Tensor:
-    """[out, in] float32 all the same: a row of one operand meets the next row of the other."""
-    return layer.weight_grad(torch.cat((dy[1:], dy[:1])), x)
-
-
 def add_without_last_row(total: Tensor, grad: Tensor) -> Tensor:
     return total + torch.cat((grad[:-1], torch.zeros_like(grad[-1:])))
 

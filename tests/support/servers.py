@@ -154,8 +154,11 @@ class FaultProxy:
         server = self._loop.run_until_complete(asyncio.start_server(self._connection, "127.0.0.1", self.port))
         self._loop.run_forever()
         server.close()
-        for task in asyncio.all_tasks(self._loop):
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
             task.cancel()
+        # All connections are closed while their loop can still do it.
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self._loop.run_until_complete(asyncio.sleep(0.05))
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -180,10 +183,12 @@ class FaultProxy:
             await writer.drain()
             return
         theirs, ours = await asyncio.open_connection("127.0.0.1", self.target)
-        ours.write(head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + body)
-        await ours.drain()
-        answer = await theirs.read(-1)
-        ours.close()
+        try:
+            ours.write(head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + body)
+            await ours.drain()
+            answer = await theirs.read(-1)
+        finally:
+            ours.close()
         writer.write(answer if self.cut is None else answer[: self.cut])
         await writer.drain()
 
