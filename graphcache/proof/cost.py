@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 # Sets of inputs; a graph whose sets cost little gets more.
 SETS, CHEAP_SETS, CHEAP_SECS = 2, 4, 4.0
-# What the vendor's host executor does in a second (docs/results/proofs.md), and each set's own overhead.
+# What the vendor's host executor does in a second (single graphs, measured once), and each set's own overhead.
 PRODUCTS_A_SEC, ELEMENTS_A_SEC, CALL_SECS = 27e6, 10e6, 0.05
 
 
