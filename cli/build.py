@@ -96,7 +96,7 @@ class Request:
 
     @property
     def costs(self) -> Costs:
-        """Of the manifests; the build adds the store's."""
+        """Compile costs from the manifests; the build adds the store's."""
         costs = Costs()
         for manifest in self.manifests:
             for recorded in manifest.graphs:
@@ -310,7 +310,7 @@ def _marked_request(
 
 
 def exit_code(report: Report) -> int:
-    """Of a build: 1 when another try could help, REFUSED_EXIT_CODE when the compiler refuses all that failed."""
+    """1 when another try could help, REFUSED_EXIT_CODE when the compiler refuses every graph that failed."""
     if not report.failed:
         return 0
     again = any(outcome.trouble is None or outcome.trouble.retryable for outcome in report.failed)

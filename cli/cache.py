@@ -113,4 +113,4 @@ def warn_of_troubles(store: LocalStore) -> None:
 
 
 def fault_text(fault: Fault) -> str:
-    return f"{fault.path}: {fault.problem}" + (f"; now {fault.set_aside}" if fault.set_aside else "")
+    return f"{fault.path}: {fault.problem}" + (f"; now {fault.quarantined}" if fault.quarantined else "")

@@ -60,7 +60,7 @@ class Compared:
 
     @property
     def expected_secs(self) -> float:
-        """Of the compiles whose cost can be told, one after another."""
+        """Expected time of all compiles whose cost is known, run one after another."""
         return sum(c.expected.secs for c in self.to_compile if c.expected)
 
     @property
@@ -111,7 +111,7 @@ def command(
 
 
 def _functions(baselines: Iterable[Baseline]) -> set[str]:
-    """Of the graphs that are compared, and of the catalogs that list them now."""
+    """Functions of the graphs that are compared, and of the catalogs that list them now."""
     manifests = [baseline.manifest for baseline in baselines]
     graphs = {recorded.made.function for manifest in manifests for recorded in manifest.graphs}
     return graphs.union(*(catalog.functions(manifest.catalogs) for manifest in manifests))

@@ -84,8 +84,8 @@ def command(
 ) -> None:
     """Delete entries by size, age or manifest; a dry run unless --yes.
 
-    Also swept: objects that no entry names, files of killed writes (after a day), and old logs, failures and files set
-    aside (after 30 days). An object that an entry names is never deleted, also while builds run.
+    Also swept: objects that no entry names, files of killed writes (after a day), and old logs, failures and
+    quarantined files (after 30 days). An object that an entry names is never deleted, also while builds run.
     """
     store = open_cache(cache)
     size_bytes = None if max_size is None else int(max_size)

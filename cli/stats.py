@@ -58,7 +58,7 @@ def _facts(store: LocalStore) -> dict[str, Any]:
     usage = usage_of(store)
     hits = {key: used.hits for key, used in usage.items()}
     failures = store.failures()
-    objects, aside = list(store.layout.object_files()), files(store.layout.set_aside)
+    objects, quarantined = list(store.layout.object_files()), files(store.layout.quarantine)
     names = sorted({entry.graph.catalog for entry in entries})
     return {
         "cache": str(store.root),
@@ -68,8 +68,8 @@ def _facts(store: LocalStore) -> dict[str, Any]:
         "objects_bytes": _size_bytes(objects),
         "failures": len(failures),
         "failures_retryable": sum(not failure.is_final for failure in failures),
-        "set_aside": len(aside),
-        "set_aside_bytes": _size_bytes(aside),
+        "quarantined": len(quarantined),
+        "quarantined_bytes": _size_bytes(quarantined),
     }
 
 
@@ -125,7 +125,7 @@ def _show(facts: dict[str, Any]) -> None:
         [
             ("cache", facts["cache"]),
             ("failures", f"{facts['failures']} ({facts['failures_retryable']} of them worth another try)"),
-            ("quarantined", f"{facts['set_aside']} ({bytes_text(facts['set_aside_bytes'])})"),
+            ("quarantined", f"{facts['quarantined']} ({bytes_text(facts['quarantined_bytes'])})"),
             ("objects", f"{count_text(facts['objects'])} ({bytes_text(facts['objects_bytes'])})"),
         ]
     )

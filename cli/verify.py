@@ -60,10 +60,10 @@ class Compared:
 def command(keys: tuple[str, ...], rebuild: bool, manifests: tuple[Path, ...], cache: str | None, as_json: bool) -> int:
     """Check every byte in the cache; optionally rebuilds. Exit code 1 when anything is wrong.
 
-    Without KEY, all entries and all files. KEY is a key's digest, or its first digits. What is corrupt is named and set
-    aside, so that the next build compiles it again. --manifest tells forged bytes apart, which pass every check of the
-    cache itself. --rebuild needs the vendor's compiler of the version that made an entry; others are skipped, and said
-    to be. What artifacts compute is what `graphcache prove` shows.
+    Without KEY, all entries and all files. KEY is a key's digest, or its first digits. Corrupt files are named and
+    quarantined, so that the next build compiles them again. --manifest finds forged bytes, which pass every check of the
+    cache itself. --rebuild needs the vendor's compiler of the version that made an entry, and says which entries it
+    skips. `graphcache prove` checks what artifacts compute.
     """
     recorded = {path: read_manifest(path) for path in manifests}
     store = open_cache(cache)
@@ -111,7 +111,7 @@ def _as_json(report: Report) -> dict[str, Any]:
         "orphans": list(report.orphans),
         "strays": list(report.strays),
         "temporaries": list(report.temporaries),
-        "set_aside": report.set_aside,
+        "quarantined": report.quarantined,
         "entries": len(report.entries),
         "size_bytes": report.size_bytes,
     }
@@ -129,7 +129,7 @@ def _show(report: Report, compared: Sequence[Compared]) -> None:
     emit_facts(
         [
             *(("manifest", f"{one.file}: {one.compared} of {one.artifacts} compared") for one in compared),
-            *([("quarantined", f"{count_text(report.set_aside)} now or before")] if report.set_aside else []),
+            *([("quarantined", f"{count_text(report.quarantined)} now or before")] if report.quarantined else []),
             ("corrupt", count_text(len(report.faults))),
             ("entries", f"{count_text(len(report.entries))} whole"),
             ("bytes", f"{count_text(report.size_bytes)} ({bytes_text(report.size_bytes)})"),

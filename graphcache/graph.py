@@ -97,7 +97,7 @@ class Graph:
         return json_sha256(self.signature())
 
     def identity_digest(self) -> str:
-        """Of what is compiled and how, whatever people call it: function, signature, settings."""
+        """SHA-256 of what is compiled and how, whatever its name: function, signature, settings."""
         return json_sha256([self.function, self.signature(), dict(self.settings or {})])
 
     @property
@@ -178,7 +178,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Use:
-    """That a training step calls `graph` `calls` times for each of `count` places (`what` says which, for people)."""
+    """A training step calls `graph` `calls` times for each of `count` places (`what` names them for people)."""
 
     graph: str
     what: str

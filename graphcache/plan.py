@@ -39,7 +39,7 @@ Choice = Literal["first", "best"]
 
 @dataclass(frozen=True)
 class Refused:
-    """That a way was passed over: the name of its graph, and the cause in a line."""
+    """A way that was passed over: the name of its graph, and the cause in a line."""
 
     graph: str
     cause: str
@@ -92,7 +92,7 @@ class PlanItem:
 
     @property
     def calls(self) -> int:
-        """Of `made`, for one of the graph."""
+        """How many calls of `made` replace one call of the graph."""
         return 1 if self.way is None else self.way.calls
 
     @property
@@ -184,7 +184,7 @@ class Planner:
         return items
 
     def _lacking(self, items: Iterable[PlanItem]) -> Iterator[PlanItem]:
-        """Of graphs that are not there, the way that is taken, or all where any will do."""
+        """Items for graphs that are not in the store: the chosen way of each, or every way where any will do."""
         for item in items:
             if item.entry is None and self.choice == "first":
                 yield item

@@ -59,7 +59,7 @@ def test_a_quarantine_names_the_file_its_problem_and_its_new_place(store, logged
         store.open(entry)
     first = logged()[0]
     assert first.startswith(f"quarantine {path}: ")
-    assert first.endswith(f"now {store.root / store.faults[0].set_aside}")
+    assert first.endswith(f"now {store.root / store.faults[0].quarantined}")
 
 
 def test_a_claim_and_who_holds_it(store, logged):

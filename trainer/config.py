@@ -198,7 +198,7 @@ def _json_value(value: Any) -> Any:
 
 
 def check_resumable(before: Mapping[str, Any], now: RunConfig) -> None:
-    """That `now` continues the run whose settings were `before` (its config.json); its end is `check_same_end`'s.
+    """Checks that `now` continues the run whose settings were `before` (its config.json), all but the run's end.
 
     Raises ConfigError naming every setting that differs and would make the continued run another run.
     """
@@ -213,9 +213,9 @@ def check_resumable(before: Mapping[str, Any], now: RunConfig) -> None:
 
 
 def check_same_end(before: Mapping[str, Any], now: RunConfig, epoch_steps: int) -> None:
-    """That a schedule with an end, which depends on the number of steps, ends where it did. Raises ConfigError.
+    """Checks that a schedule that depends on the number of steps ends where it did. Raises ConfigError.
 
-    epoch_steps: of one pass over the data, which is what None means
+    epoch_steps: steps of one pass over the data, for runs without --steps
     """
     old, new = (steps or epoch_steps for steps in (before.get("steps"), now.steps))
     if now.schedule != "constant" and old != new:

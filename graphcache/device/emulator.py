@@ -45,7 +45,7 @@ class EmulatedFlag:
             self._shared = before
 
     def flag_is_shared_by_threads(self) -> bool:
-        """Asked like the vendor's: set here, read in another thread."""
+        """Whether a flag set in this thread is seen by another, tested the way the vendor's is."""
         seen: list[bool] = []
         reader = threading.Thread(target=lambda: seen.append(self.memory_is_shared()))
         with self.shared_memory():

@@ -237,7 +237,7 @@ def with_proofs(manifest: Manifest, verdicts: Iterable[Verdict]) -> Manifest:
 
 @dataclass(frozen=True)
 class OtherBytes:
-    """That a manifest names the artifact `recorded` for a key, and `found` is there instead."""
+    """A difference: the manifest names the artifact `recorded` for a key, and the store holds `found`."""
 
     graph: str
     key: str

@@ -19,7 +19,7 @@ class Work:
 
     @property
     def call_secs(self) -> float:
-        """Of one set: the call, and its reference in float64."""
+        """Expected time of one set of inputs: the call, and its reference in float64."""
         return CALL_SECS + self.products / PRODUCTS_A_SEC + self.elements / ELEMENTS_A_SEC
 
     @property

@@ -270,7 +270,7 @@ def _addmm(bias: Bounded, a: Bounded, b: Bounded, *, beta: float = 1, alpha: flo
 
 @rule(aten._softmax.default)
 def _softmax(x: Bounded, dim: int, half_to_float: bool) -> Bounded:
-    """Of what is left when any one number is taken from all of a row: which one makes no difference to the result."""
+    """Softmax does not change when one number is subtracted from a whole row, so only the differences' errors count."""
     del half_to_float
     largest = x.value.amax(dim, keepdim=True)
     # The subtraction's rounding, and no error of the largest.

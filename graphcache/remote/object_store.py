@@ -152,7 +152,7 @@ class ObjectStoreFiles:
 
 
 def timeout_secs() -> float:
-    """Of one request, from the environment. Raises UsageError."""
+    """The time limit of one request, from the environment. Raises UsageError."""
     text = os.environ.get(TIMEOUT_VARIABLE, "")
     try:
         found = float(text) if text else TIMEOUT_SECS

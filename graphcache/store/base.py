@@ -74,7 +74,7 @@ class Object:
 
 @dataclass(frozen=True)
 class Entry:
-    """That `key` compiles to `object`. `created` is UTC, `2026-11-29T15:04:05Z`."""
+    """The record that `key` compiles to `object`. `created` is UTC, `2026-11-29T15:04:05Z`."""
 
     key: Key
     object: Object
@@ -175,13 +175,13 @@ class Failure:
 class Fault:
     """Something in a store that is not as it was written.
 
-    path and set_aside are relative to the store's folder; set_aside is None where the file was left (a store that we
-    may not write to, or nothing there to move).
+    path and quarantined (the new path) are relative to the store's folder; quarantined is None where the file was left:
+    in a store that we may not write to, or with nothing there to move.
     """
 
     path: str
     problem: str
-    set_aside: str | None = None
+    quarantined: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -202,7 +202,7 @@ class Wanted:
 class Store(Protocol):
     """What build, diff, verify and the trainer need of a store.
 
-    Whatever is read is checked; what does not pass is added to `faults`, moved aside where that is possible, and
+    Whatever is read is checked; what does not pass is added to `faults`, quarantined where that is possible, and
     treated as absent.
     """
 

@@ -207,7 +207,7 @@ def _other_leftovers(layout: Layout, now: float) -> Iterator[Leftover]:
     yield from _older(layout, layout.lease_files(), now, GRACE_SECS, "an old claim")
     lone = (path for path in layout.verdict_files() if not _entry_of(path).exists())
     yield from _older(layout, lone, now, GRACE_SECS, "a verdict without an entry")
-    yield from _older(layout, layout.set_aside_files(), now, KEEP_SECS, "quarantined over 30 days ago")
+    yield from _older(layout, layout.quarantined_files(), now, KEEP_SECS, "quarantined over 30 days ago")
     yield from _older(layout, layout.failure_files(), now, KEEP_SECS, "a failure of over 30 days ago")
     yield from _older(layout, layout.log_files(), now, KEEP_SECS, "a log of over 30 days ago")
 
@@ -217,7 +217,7 @@ def _entry_of(verdict: Path) -> Path:
 
 
 def _older(layout: Layout, paths: Iterable[Path], now: float, age_secs: float, reason: str) -> Iterator[Leftover]:
-    """Those of `paths` that came here longer ago: by ctime, which a move into set-aside/ renews and nobody can set."""
+    """Those of `paths` that came here longer ago: by ctime, which a move into quarantine/ renews and nobody can set."""
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             status = path.lstat()

@@ -6,7 +6,7 @@
     failures/<key digest>.json                     the last failed compile of a key since its last commit
     programs/ab/<digest>.json                      which program a source exports to (`graphcache.store.programs`)
     signatures/ab/<sha256 of a record>.json        who signed that record (`graphcache.trust.signature`)
-    set-aside/<name>.<8 digits>                    what did not pass its check, for a look
+    quarantine/<name>.<8 digits>                   what did not pass its check, for a look
     locks/<key digest>                             claims
     leases/<key digest>/<n>.json                   claims that other hosts see (`graphcache.remote.lease`)
     logs/<graph>-<32 digits>.log                   what builders' compilers printed
@@ -34,12 +34,12 @@ _SHARD = re.compile(r"[0-9a-f]{2}")
 _RECORD = re.compile(r"[0-9a-f]{64}\.json")
 _VERDICT = re.compile(r"[0-9a-f]{64}\.proof\.json")
 _OBJECT = re.compile(r"[0-9a-f]{64}\.safetensors")
-_SET_ASIDE = re.compile(r"[0-9a-f]{64}\.(json|proof\.json|safetensors)\.[0-9a-f]{8}")
+_QUARANTINED = re.compile(r"[0-9a-f]{64}\.(json|proof\.json|safetensors)\.[0-9a-f]{8}")
 _LEASE = re.compile(r"\d{1,8}\.json", re.ASCII)
 # Logs had 8 digits once. So have dates, so those logs cannot be told from others' files.
 _LOG = re.compile(r".*-[0-9a-f]{32}\.log")
 # The folders in which files of a store lie.
-TOPS = ("entries", "failures", "leases", "locks", "logs", "objects", "programs", "set-aside", "signatures")
+TOPS = ("entries", "failures", "leases", "locks", "logs", "objects", "programs", "quarantine", "signatures")
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Layout:
         return self.root / "locks" / key.digest
 
     @property
-    def set_aside(self) -> Path:
-        return self.root / "set-aside"
+    def quarantine(self) -> Path:
+        return self.root / "quarantine"
 
     def new_log(self, graph: str) -> Path:
         """A name for the compiler's output of a graph that no other log has."""
@@ -135,8 +135,8 @@ class Layout:
     def failure_files(self) -> list[Path]:
         return _named(self.root / "failures", _RECORD)
 
-    def set_aside_files(self) -> list[Path]:
-        return _named(self.set_aside, _SET_ASIDE)
+    def quarantined_files(self) -> list[Path]:
+        return _named(self.quarantine, _QUARANTINED)
 
     def lock_files(self) -> list[Path]:
         return _named(self.root / "locks", _DIGEST)
@@ -156,7 +156,7 @@ class Layout:
     def strays(self) -> Iterator[Path]:
         """What lies in the store's folders, but is neither of the store's, nor temporary: someone else put it there."""
         kinds = (self.entry_files, self.failure_files, self.lock_files, self.log_files, self.object_files)
-        more = (self.program_files, self.set_aside_files, self.signature_files, self.lease_files, self.verdict_files)
+        more = (self.program_files, self.quarantined_files, self.signature_files, self.lease_files, self.verdict_files)
         own = {path for kind in (*kinds, *more) for path in kind()}
         for top in TOPS:
             yield from (path for path in _below(self.root / top) if path not in own and not is_temporary(path))

@@ -26,7 +26,7 @@ from graphcache.store.base import Entry, Facts, Failure, Fault, Object, Wanted
 from graphcache.store.files import store_error, write_file
 from graphcache.store.layout import OBJECT_SUFFIX, Layout
 from graphcache.store.lock import claim
-from graphcache.store.quarantine import move_aside
+from graphcache.store.quarantine import move_to_quarantine
 from graphcache.store.reading import check_name, check_object, read_file
 from graphcache.trust.guard import Guard, keep_signature
 
@@ -280,13 +280,13 @@ class LocalStore:
             self._fault(named, f"names {self.layout.relative(path)}: {problem}", self._refuse_always)
 
     def _fault(self, path: Path, problem: str, check: Callable[[Path], object]) -> None:
-        moved = self._move_aside(path, check)
+        moved = self._move_to_quarantine(path, check)
         where = None if moved is None else self.layout.relative(moved)
         self.faults.append(Fault(self.layout.relative(path), problem, where))
         _log.debug("quarantine %s: %s; now %s", path, problem, moved or "where it was")
 
-    def _move_aside(self, path: Path, check: Callable[[Path], object]) -> Path | None:
-        return move_aside(path, self.layout.set_aside, check)
+    def _move_to_quarantine(self, path: Path, check: Callable[[Path], object]) -> Path | None:
+        return move_to_quarantine(path, self.layout.quarantine, check)
 
     @staticmethod
     def _refuse_always(path: Path) -> None:

@@ -11,7 +11,7 @@ from graphcache.errors import GraphcacheError
 from graphcache.store.files import make_folder
 
 
-def move_aside(path: Path, folder: Path, check: Callable[[Path], object]) -> Path | None:
+def move_to_quarantine(path: Path, folder: Path, check: Callable[[Path], object]) -> Path | None:
     """Moves `path` into `folder` and returns its new path; None when it is gone, or the store cannot be written.
 
     What was moved is checked once more: another process may have put a good file in its place since we read it. Such a

@@ -32,7 +32,7 @@ class ReadOnly(LocalStore):
     def claim(self, key: Key) -> AbstractContextManager[bool]:
         return nullcontext(True)
 
-    def _move_aside(self, path: Path, check: Callable[[Path], object]) -> None:
+    def _move_to_quarantine(self, path: Path, check: Callable[[Path], object]) -> None:
         return None
 
     def _refuse(self, what: str) -> NoReturn:

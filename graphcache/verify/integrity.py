@@ -19,7 +19,7 @@ from graphcache.store.base import Entry, Fault
 from graphcache.store.files import store_error
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import unsealed_answer
-from graphcache.store.quarantine import move_aside
+from graphcache.store.quarantine import move_to_quarantine
 from graphcache.store.reading import read_file
 
 
@@ -32,7 +32,7 @@ class Report:
     orphans:     whole objects that no entry names: of a commit that was killed half-way, or still runs
     strays:      files that the store never writes
     temporaries: what writes in progress, or killed ones, have left
-    set_aside:   how many files lie in set-aside/, from now and before
+    quarantined: how many files lie in quarantine/, from now and before
     size_bytes:  of all objects that were read and passed
     """
 
@@ -41,7 +41,7 @@ class Report:
     orphans: tuple[str, ...]
     strays: tuple[str, ...]
     temporaries: tuple[str, ...]
-    set_aside: int
+    quarantined: int
     size_bytes: int
 
     @property
@@ -74,7 +74,7 @@ def verify(store: LocalStore, prefixes: Sequence[str] = ()) -> Report:
         orphans=tuple(map(relative, orphans)),
         strays=() if prefixes else tuple(map(relative, store.layout.strays())),
         temporaries=() if prefixes else tuple(map(relative, store.layout.temporary_files())),
-        set_aside=len(store.layout.set_aside_files()),
+        quarantined=len(store.layout.quarantined_files()),
         size_bytes=sum(entry.size_bytes for entry in whole) + sum(path.stat().st_size for path in orphans),
     )
 
@@ -106,7 +106,7 @@ def _program_faults(store: LocalStore) -> Iterator[Fault]:
             # gc took it since it was listed.
             continue
         except CorruptError as error:
-            moved = move_aside(path, store.layout.set_aside, check)
+            moved = move_to_quarantine(path, store.layout.quarantine, check)
             where = None if moved is None else store.layout.relative(moved)
             yield Fault(store.layout.relative(path), str(error), where)
         except OSError as error:

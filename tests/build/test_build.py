@@ -175,7 +175,7 @@ def test_a_damaged_object_is_compiled_again(machine: FakeMachine) -> None:
     path.write_bytes(data)
     again = machine.build(GRAPHS[:2])
     assert states(again) == {"g0": "compiled", "g1": "ready"}
-    assert machine.store.faults[0].set_aside is not None
+    assert machine.store.faults[0].quarantined is not None
     repaired = again.outcomes[0].entry
     assert repaired is not None
     assert repaired.artifact_digest == entry.artifact_digest, "the same bytes again"

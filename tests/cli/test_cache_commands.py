@@ -151,7 +151,7 @@ def test_show_of_a_damaged_artifact_is_an_error(store, entries, invoke):
     rewrite(store.layout.object(entries[0].artifact_digest), b"damaged")
     printed = invoke("show", entries[0].key.digest, code=1)
     assert "error[corrupt]" in printed.err
-    assert "set-aside/" in printed.err
+    assert "quarantine/" in printed.err
 
 
 def test_verify_of_a_sound_cache(entries, invoke):
@@ -169,7 +169,7 @@ def test_verify_says_which_is_corrupt_and_exits_with_1(store, entries, invoke):
     again = invoke("verify").out.splitlines()
     assert "corrupt      0" in again
     assert "quarantined  3 now or before" in again, "an artifact, its entry and another one"
-    assert json.loads(invoke("verify", "--json").out)["set_aside"] == 3
+    assert json.loads(invoke("verify", "--json").out)["quarantined"] == 3
 
 
 def test_verify_looks_at_failures_and_remembered_programs(store, entries, invoke):
@@ -181,7 +181,7 @@ def test_verify_looks_at_failures_and_remembered_programs(store, entries, invoke
         rewrite(path, b"junk")
     report = json.loads(invoke("verify", "--json", code=1).out)
     assert {fault["path"] for fault in report["faults"]} == {store.layout.relative(p) for p in (program, failure)}
-    assert all((store.root / fault["set_aside"]).read_bytes() == b"junk" for fault in report["faults"])
+    assert all((store.root / fault["quarantined"]).read_bytes() == b"junk" for fault in report["faults"])
     invoke("verify")
 
 
@@ -189,7 +189,7 @@ def test_verify_json_names_the_faults(store, entries, invoke):
     rewrite(store.layout.entry(entries[1].key), b"damaged")
     report = json.loads(invoke("verify", "--json", code=1).out)
     assert [fault["path"] for fault in report["faults"]] == [store.layout.relative(store.layout.entry(entries[1].key))]
-    assert report["faults"][0]["set_aside"].startswith("set-aside/")
+    assert report["faults"][0]["quarantined"].startswith("quarantine/")
 
 
 def test_verify_of_one_key(store, entries, invoke):

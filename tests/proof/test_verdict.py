@@ -103,7 +103,7 @@ def test_verify_names_a_damaged_verdict(store: LocalStore, entry: Entry) -> None
     path.write_bytes(b"{}\n")
     report = verify(store)
     assert [fault.path for fault in report.faults] == [store.layout.relative(path)]
-    assert store.layout.set_aside_files()
+    assert store.layout.quarantined_files()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Damage of every kind, at every place: never served, reported, set aside, and compiled again by the next build."""
+"""Damage of every kind, at every place: never served, reported, quarantined, and compiled again by the next build."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def expect_refused_and_repaired(store, entry, path) -> None:
     seen = LocalStore(store.root)
     assert seen.lookup(KEY) is None
     assert store.layout.relative(path) in [fault.path for fault in seen.faults]
-    assert all(fault.set_aside for fault in seen.faults)
+    assert all(fault.quarantined for fault in seen.faults)
     assert not path.exists()
     assert seen.lookup(KEY) is None
     assert list(seen.entries()) == []
     again = seen.commit(KEY, DATA, fake_facts())
     assert again.object == entry.object
     assert LocalStore(store.root).open(again).as_bytes() == DATA
-    shutil.rmtree(store.layout.set_aside)
+    shutil.rmtree(store.layout.quarantine)
 
 
 def test_a_flipped_byte_anywhere_in_an_object(store, entry):
@@ -111,7 +111,7 @@ def test_an_entry_without_its_object(store, entry):
         store.open(entry)
     assert "compiles it again" in caught.value.hint
     assert store.lookup(KEY) is None
-    assert [fault.set_aside is None for fault in store.faults] == [True, False]
+    assert [fault.quarantined is None for fault in store.faults] == [True, False]
     assert store.commit(KEY, DATA, fake_facts()).object == entry.object
 
 
@@ -153,7 +153,7 @@ def test_evicted_since_it_was_read_is_a_miss_and_no_fault(store, entry):
 
 
 def test_a_good_object_that_came_in_the_meantime_stays(store, entry, monkeypatch):
-    """Between our read of bad bytes and our setting aside, another process repairs the pair."""
+    """Between our read of bad bytes and our quarantine, another process repairs the pair."""
     path = store.layout.object(entry.artifact_digest)
     damage(path, b"")
     fault_pair = store._fault_pair
@@ -173,6 +173,6 @@ def test_a_store_used_read_only_refuses_and_leaves_the_file(store, entry):
     damage(path, DATA[:-1])
     reader = ReadOnly(store.root)
     assert reader.lookup(KEY) is None
-    assert [(fault.path, fault.set_aside) for fault in reader.faults] == [(store.layout.relative(path), None)]
+    assert [(fault.path, fault.quarantined) for fault in reader.faults] == [(store.layout.relative(path), None)]
     assert path.read_bytes() == DATA[:-1]
     assert store.layout.entry(KEY).exists()

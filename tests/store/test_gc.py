@@ -131,7 +131,7 @@ def test_what_killed_writes_left_goes_after_a_day(store, entries):
     assert len(verify(store).entries) == 4
 
 
-def test_failures_logs_and_what_was_set_aside_go_after_a_month(store, entries):
+def test_failures_logs_and_quarantined_files_go_after_a_month(store, entries):
     store.record_failure(Failure(fake_key(9), "fake", "x", "logs/fake.log", False, "2026-11-29T12:00:00Z"))
     log = store.layout.new_log("fake[8]")
     log.parent.mkdir()
@@ -140,13 +140,13 @@ def test_failures_logs_and_what_was_set_aside_go_after_a_month(store, entries):
     assert store.lookup(entries[0].key) is None
     assert plan(store, Limits(), now=time.time() + KEEP_SECS - 60).leftovers == ()
     month_later = plan(store, Limits(), now=time.time() + KEEP_SECS + 60)
-    assert [leftover.path.split("/")[0] for leftover in month_later.leftovers] == ["failures", "logs", "set-aside"]
+    assert [leftover.path.split("/")[0] for leftover in month_later.leftovers] == ["failures", "logs", "quarantine"]
     apply(store, month_later)
     assert store.failures() == []
 
 
 FOREIGN = (
-    *("logs/train.log", "logs/train-20240131.log", "locks/my.lock", "set-aside/notes.json", "failures/report.json"),
+    *("logs/train.log", "logs/train-20240131.log", "locks/my.lock", "quarantine/notes.json", "failures/report.json"),
     *(
         "objects/ab/weights.safetensors",
         "objects/.tmp-download",

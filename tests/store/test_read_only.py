@@ -74,7 +74,7 @@ def test_damage_is_refused_in_place(foreign):
 
     def read():
         assert foreign.lookup(KEY) is None
-        assert [(fault.path, fault.set_aside) for fault in foreign.faults] == [(foreign.layout.relative(path), None)]
+        assert [(fault.path, fault.quarantined) for fault in foreign.faults] == [(foreign.layout.relative(path), None)]
         assert not verify(foreign).sound
 
     run_unprivileged(read)

@@ -129,7 +129,7 @@ def test_a_remembered_program_that_is_not_as_it_was_written_is_corruption(store,
     spoil(program)
     report = verify(store)
     assert paths_of(report) == [store.layout.relative(program)]
-    assert report.set_aside == 1
+    assert report.quarantined == 1
     assert not program.exists()
     assert verify(store).sound
 
@@ -164,7 +164,7 @@ def test_strays_are_listed_in_all_folders_of_the_store_and_its_own_files_are_non
         report = verify(store)
     assert report.strays == tuple(sorted(theirs))
     assert all(folder.is_dir() for folder in (store.root / top for top in TOPS))
-    assert list((store.root / "set-aside").iterdir()) != [store.root / "set-aside" / "theirs.txt"]
+    assert list((store.root / "quarantine").iterdir()) != [store.root / "quarantine" / "theirs.txt"]
     assert verify(store, [entries[0].key.digest]).strays == ()
 
 

@@ -25,7 +25,7 @@ def read_state(saved: SavedCheckpoint, unit: Unit) -> dict[str, AdamState]:
 
 
 def check_data(saved: SavedCheckpoint, now: Mapping[str, object]) -> None:
-    """That the run goes on with the data that it began with. Raises ConfigError."""
+    """Checks that the run continues with the data that it began with. Raises ConfigError."""
     if saved.data.get("digest") != now["digest"]:
         raise ConfigError(
             f"the data has digest {now['digest']}, and step {saved.step} was trained on {saved.data.get('digest')}",

@@ -78,7 +78,7 @@ class InputCheckpoint:
             raise WeightsError(f"{path}: tensor {name} cannot be read: {error}") from error
 
     def check_derived(self) -> None:
-        """That tensors which follow from others say the same: a stored tied head, rotary frequencies.
+        """Checks tensors that follow from others: a stored tied head, rotary frequencies.
 
         Raises WeightsError: training would drop what they say without a word.
         """

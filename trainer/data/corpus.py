@@ -99,7 +99,7 @@ class Corpus:
         )
 
     def check_vocabulary(self, vocabulary: int) -> None:
-        """That every token has a row in the embedding. Raises DataError."""
+        """Checks that every token has a row in the embedding. Raises DataError."""
         largest = self._tokens.facts["largest_id"]
         if largest >= vocabulary:
             raise DataError(

@@ -68,7 +68,7 @@ def _kept_in(cache: str | None) -> Path | None:
 
 
 def check_regular(path: Path) -> None:
-    """That there is a file that can be read twice. Raises DataError."""
+    """Checks that `path` is a file that can be read twice. Raises DataError."""
     try:
         # Asked before it is opened, which alone would wait for the writer of a pipe; --resume reads it again.
         if not stat.S_ISREG(path.stat().st_mode):
@@ -108,7 +108,7 @@ def _kept(
 
 
 def _made(folder: Path, model: Path, data: Path, ignored: tuple[str, ...], say: Callable[[str], None]) -> TokenFile:
-    """Of this run alone: the files go with their folder, and stay mapped."""
+    """Tokens for this run alone. Their folder is deleted; the files stay mapped."""
     try:
         _write(folder, model, data, ignored, say)
         return open_tokens(folder)

@@ -154,7 +154,7 @@ def _checksum(path: Path) -> str:
 
 
 def _digest(folder: Path) -> str:
-    """Of what is trained on, so that whatever made it differ shows: file, tokenizer, template, or this program."""
+    """SHA-256 of what is trained on. It shows any change: of file, tokenizer, template, or this program."""
     digest, buffer = hashlib.sha256(), bytearray(_BLOCK_BYTES)
     for name in ("ids", "counts"):
         with (folder / name).open("rb", buffering=0) as file:

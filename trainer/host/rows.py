@@ -213,7 +213,7 @@ class Body:
         return result
 
     def _piece(self, value: Joined, offset: int) -> Lanes:
-        """Of the piece that the loop is in; `Pass.segments` cuts loops where pieces meet. Or of one column's."""
+        """Lanes of the piece that holds this column; `Pass.segments` cuts loops where pieces meet."""
         column, end = (self._begin or 0) + offset, 0
         for piece in value.pieces:
             begin, end = end, end + piece.columns

@@ -163,7 +163,11 @@ def _rope(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
 
 
 def _original_length(config: Mapping[str, Any], parameters: Mapping[str, Any]) -> int:
-    """Of the rotary parameters. transformers does not read the one beside them, which must not say something else."""
+    """The original length from the rotary parameters.
+
+    transformers does not read the key of the same name beside them, so that one must not say something else. Raises
+    ModelConfigError.
+    """
     name = "original_max_position_embeddings"
     length = _size(parameters, name)
     if config.get(name) not in (None, length):

@@ -174,7 +174,7 @@ class HeadRunner:
 
 
 def _check_sums(sums: Tensor) -> None:
-    """That a chunk's sums of exp(logit - largest) are such sums. Raises WrongGraphError.
+    """Refuses sums of exp(logit - largest) that no chunk of logits can have. Raises WrongGraphError.
 
     The compiler once took twice the largest logit for it (docs/compiler-workarounds.md): right as long as nothing
     underflows, and a loss of infinity after that. NaN is left to the check of the loss.

@@ -109,7 +109,7 @@ class ResidentUpdate:
         return self.of.parameter.decays
 
     def square_sum(self) -> float:
-        """Of the gradient, which waits on the host from then on: those of all layers have no room on the device."""
+        """The gradient's sum of squares. The gradient moves to the host: all layers' have no room on the device."""
         assert isinstance(self.gradient, Buffer)
         self.gradient = self.of.unit.backend.take(self.gradient)
         return square_sum(self.gradient)

@@ -60,7 +60,7 @@ def _graph_names(step: Step) -> dict[tuple[str, str], str]:
 
 
 def _calls_of_a_pass(step: Step, kind: str) -> Counter[str]:
-    """Of any micro-batch but the first, whose accumulators are new."""
+    """Calls by graph in one pass over a micro-batch, not the first: that one has no accumulators to add to."""
     works = (work for stage in step.stages for work in stage.work)
     one = next(work for work in works if isinstance(work, Pass) and work.kind == kind)
     return graph_calls(step.ops(one, micro_batch=1))

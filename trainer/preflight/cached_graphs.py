@@ -49,7 +49,7 @@ class CachedGraphs:
 
     @property
     def size_bytes(self) -> int:
-        """Of the artifacts that were found: loaded, they take a little less."""
+        """Size of the artifacts that were found. Loaded, they take a little less."""
         return sum(item.entry.size_bytes for item in self.items if item.entry is not None)
 
     def entries(self) -> dict[str, Entry]:
@@ -76,7 +76,7 @@ class CachedGraphs:
 
     @property
     def prove_command(self) -> str:
-        """Of all that the cache holds: keys of fifty graphs are no line to copy."""
+        """The command that proves the whole cache: a line with fifty keys would be too long to copy."""
         return shlex.join([*own_command(), "prove", "--cache", str(self.store.root)])
 
     def artifact(self, graph: Graph) -> Artifact:

@@ -262,7 +262,7 @@ def _is_absent(path: Path) -> bool:
 
 
 def _check_model(saved: SavedCheckpoint, checkpoint: InputCheckpoint) -> None:
-    """That --model has the sizes and the arithmetic of the run that is resumed: its weights come from `saved`."""
+    """Checks that --model has the sizes and the arithmetic of the resumed run, whose weights come from `saved`."""
     before = vars(ModelConfig.from_json(read_config(saved.folder) or {}))
     differing = [
         f"{name} was {before[name]!r} and is {value!r}"

@@ -45,7 +45,7 @@ class RunFolder:
         self._steps = root / "steps.jsonl"
 
     def check(self, *, resume: bool) -> None:
-        """That `held` would succeed, as far as can be told without making anything. Raises RunFolderError."""
+        """Checks that `held` would succeed, as far as possible without making anything. Raises RunFolderError."""
         self._check_ours()
         with self._writing():
             check_writable(self.root.absolute())
@@ -118,7 +118,7 @@ class RunFolder:
             return []
 
     def _check_ours(self) -> None:
-        """That no file of another's would be replaced. Raises RunFolderError."""
+        """Checks that no file of someone else's would be replaced. Raises RunFolderError."""
         try:
             taken = sorted(path.name for path in self.root.iterdir() if _WRITTEN.fullmatch(path.name))
         except (FileNotFoundError, NotADirectoryError):
@@ -141,7 +141,7 @@ class RunFolder:
         return isinstance(settings, dict) and settings.keys() >= _OWN_SETTINGS
 
     def _check_unused(self) -> None:
-        """That a new run would mix with no old one. Raises RunFolderError."""
+        """Checks that a new run would not mix with an old one. Raises RunFolderError."""
         if self._steps.exists() or self._has_checkpoints():
             raise RunFolderError(
                 f"{self.root} holds a run already", hint="--resume goes on with it; a new run needs another --out"

@@ -49,7 +49,7 @@ class Watchers:
 
 
 def check_tensorboard(folder: Path | None) -> None:
-    """That event files can be written to `folder`, without making it. Raises WatcherError."""
+    """Checks that event files can be written to `folder`, without making it. Raises WatcherError."""
     if folder is None:
         return
     if find_spec("tensorboard") is None:

@@ -48,7 +48,7 @@ class Comparison:
 
 
 def compare(base: RecordedRun, other: RecordedRun) -> Comparison:
-    """What of `other` differs from `base`."""
+    """How `other` differs from `base`."""
     ours, theirs = base.loss_at(), other.loss_at()
     common = sorted(ours.keys() & theirs.keys())
     gaps = [(abs(theirs[step] - ours[step]), step) for step in common]

@@ -68,7 +68,7 @@ def warn(checkpoint: InputCheckpoint | None) -> None:
 
 
 def warn_unproven(graphs: CachedGraphs | None) -> None:
-    """That nobody has shown some graphs to compute the right thing."""
+    """Warns when some graphs are unproven: nobody has shown that they compute the right thing."""
     if graphs is not None and graphs.unproven:
         report_warning("unproven", f"{graphs.unproven_text()}; on a node with the compiler: {graphs.prove_command}")
 
