@@ -61,8 +61,8 @@ def command(keys: tuple[str, ...], rebuild: bool, manifests: tuple[Path, ...], c
     """Check every byte in the cache; optionally rebuilds. Exit code 1 when anything is wrong.
 
     Without KEY, all entries and all files. KEY is a key's digest, or its first digits. Corrupt files are named and
-    quarantined, so that the next build compiles them again. --manifest finds forged bytes, which pass every check of the
-    cache itself. --rebuild needs the vendor's compiler of the version that made an entry, and says which entries it
+    quarantined, so that the next build compiles them again. --manifest finds forged bytes, which pass every check of
+    the cache itself. --rebuild needs the vendor's compiler of the version that made an entry, and says which entries it
     skips. `graphcache prove` checks what artifacts compute.
     """
     recorded = {path: read_manifest(path) for path in manifests}

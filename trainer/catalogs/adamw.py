@@ -50,7 +50,7 @@ def tiles(elements: int, tile_elements: int) -> tuple[int, ...]:
 
 
 def graph(elements: int, dtype: str) -> Graph:
-    """The update of one tile. `dtype` is the policy's: of the gradient that comes in and the weight that goes out."""
+    """The update of one tile. `dtype` is the compute dtype, of the gradient that comes in and the new weight."""
     vectors = (TensorSpec(name, FLOAT, (elements,)) for name in ("master", "exp_avg", "exp_avg_sq"))
     scalars = (TensorSpec(name, FLOAT, (1,)) for name in SCALARS)
     return Graph(

@@ -53,7 +53,7 @@ def _parts(config: ModelConfig, options: CatalogOptions, tokens: int) -> dict[st
     hidden, chunks = config.hidden, Chunks.of(config.vocab)
     rows = chunks.rows
 
-    def policy(name: str, *shape: int) -> TensorSpec:
+    def tensor(name: str, *shape: int) -> TensorSpec:
         return TensorSpec(name, options.dtype, shape)
 
     def wide(name: str, *shape: int) -> TensorSpec:
@@ -71,9 +71,9 @@ def _parts(config: ModelConfig, options: CatalogOptions, tokens: int) -> dict[st
         name_ = f"head.{name}[{sizes_text(sizes)}]"
         return Graph(name_, "head", function or f"{MODULE}:{name}", args, constants, settings)
 
-    x, norm, weight = policy("x", tokens, hidden), policy("norm", hidden), policy("weight", rows, hidden)
-    bias = (policy("bias", rows),) if chunks.padding else ()
-    dhidden, logits = wide("dhidden", tokens, hidden), policy("logits", tokens, rows)
+    x, norm, weight = tensor("x", tokens, hidden), tensor("norm", hidden), tensor("weight", rows, hidden)
+    bias = (tensor("bias", rows),) if chunks.padding else ()
+    dhidden, logits = wide("dhidden", tokens, hidden), tensor("logits", tokens, rows)
     per_token = wide("log_sum_exp", tokens), wide("coefficient", tokens)
     product = tokens, rows, hidden
     layer = "trainer.graphs.layer"

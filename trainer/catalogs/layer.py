@@ -93,7 +93,7 @@ class _Layer:
         self.options = options
         self.tokens = options.micro_batch * options.sequence
 
-    def policy(self, name: str, *shape: int) -> TensorSpec:
+    def tensor(self, name: str, *shape: int) -> TensorSpec:
         return TensorSpec(name, self.options.dtype, shape)
 
     def wide(self, name: str, *shape: int) -> TensorSpec:
@@ -104,7 +104,7 @@ class _Layer:
 
     def norms(self) -> dict[str, Graph]:
         hidden, eps = self.config.hidden, {"eps": self.config.eps}
-        x, norm, total = self.policy("x", self.tokens, hidden), self.policy("norm", hidden), self.wide("total", hidden)
+        x, norm, total = self.tensor("x", self.tokens, hidden), self.tensor("norm", hidden), self.wide("total", hidden)
         return {
             "norm": graph("rms_norm", x, norm, sizes=x.shape, constants=eps, settings=ROWWISE),
             "norm_backward": graph(
@@ -116,7 +116,7 @@ class _Layer:
         """Products of q|k|v and out, and what is between them: a row a token becomes a row a head, and back."""
         config, hidden = self.config, self.config.hidden
         width = config.q_width + 2 * config.kv_width
-        bias = self.policy("bias", width)
+        bias = self.tensor("bias", width)
         found = {
             "qkv": self.linear(width, hidden, *([bias] if config.qkv_bias else ())),
             **self.backward("qkv", width, hidden),
@@ -126,7 +126,7 @@ class _Layer:
             **self.backward("out", hidden, config.q_width),
         }
         if config.qkv_bias:
-            args = self.wide("total", width), self.policy("dy", self.tokens, width)
+            args = self.wide("total", width), self.tensor("dy", self.tokens, width)
             found["qkv_bias_grad"] = graph("bias_grad", *args, sizes=args[1].shape, settings=ROWWISE)
         return found
 
@@ -135,8 +135,8 @@ class _Layer:
         rows, dim = tokens * (config.heads + 2 * config.kv_heads), config.head_dim
         angles = self.wide("cos", rows, dim), self.wide("sin", rows, dim)
         widths = {"q_width": config.q_width, "kv_width": config.kv_width}
-        heads, x = (tokens, config.heads + 2 * config.kv_heads, dim), self.policy("x", rows, dim)
-        qkv = self.policy("q", tokens, config.q_width), *(self.policy(name, tokens, config.kv_width) for name in "kv")
+        heads, x = (tokens, config.heads + 2 * config.kv_heads, dim), self.tensor("x", rows, dim)
+        qkv = self.tensor("q", tokens, config.q_width), *(self.tensor(name, tokens, config.kv_width) for name in "kv")
         return {
             "split": graph("split_heads", replace(x, name="rows"), sizes=heads, constants=widths, settings=ROWWISE),
             "rotate": graph("rotate", x, *angles, sizes=heads, settings=ROTATION),
@@ -148,9 +148,9 @@ class _Layer:
         config, sequence, dim = self.config, self.options.sequence, self.config.head_dim
         heads = {"heads": config.heads, "kv_heads": config.kv_heads, "sequence": sequence}
         group = config.heads // config.kv_heads * sequence
-        q = self.policy("q", self.tokens * config.heads, dim)
-        k, v = (self.policy(name, self.tokens * config.kv_heads, dim) for name in "kv")
-        scores = self.policy("scores", self.options.micro_batch * config.kv_heads, group, sequence)
+        q = self.tensor("q", self.tokens * config.heads, dim)
+        k, v = (self.tensor(name, self.tokens * config.kv_heads, dim) for name in "kv")
+        scores = self.tensor("scores", self.options.micro_batch * config.kv_heads, group, sequence)
         probabilities, dprobabilities = replace(scores, name="probabilities"), replace(scores, name="dprobabilities")
         weights, rows = replace(scores, name="weights"), replace(q, name="rows")
         mask = self.wide("mask", group, sequence)
@@ -167,7 +167,7 @@ class _Layer:
 
     def mlp(self) -> dict[str, Graph]:
         hidden, mlp = self.config.hidden, self.config.intermediate
-        gate_up, product = self.policy("gate_up", self.tokens, 2 * mlp), self.policy("dproduct", self.tokens, mlp)
+        gate_up, product = self.tensor("gate_up", self.tokens, 2 * mlp), self.tensor("dproduct", self.tokens, mlp)
         return {
             "gate_up": self.linear(2 * mlp, hidden),
             **self.backward("gate_up", 2 * mlp, hidden),
@@ -179,21 +179,21 @@ class _Layer:
 
     def linear(self, out: int, inner: int, *bias: TensorSpec) -> Graph:
         """x [T, inner] @ weight [out, inner] transposed"""
-        args = self.policy("x", self.tokens, inner), self.policy("weight", out, inner), *bias
+        args = self.tensor("x", self.tokens, inner), self.tensor("weight", out, inner), *bias
         return graph("linear", *args, sizes=(self.tokens, out, inner), label="linear_bias" if bias else "linear")
 
     def linear_residual(self, inner: int) -> Graph:
         """The same to [T, hidden], and the residual added."""
         out = self.config.hidden
-        args = self.policy("x", self.tokens, inner), self.policy("weight", out, inner)
-        residual = self.policy("residual", self.tokens, out)
+        args = self.tensor("x", self.tokens, inner), self.tensor("weight", out, inner)
+        residual = self.tensor("residual", self.tokens, out)
         return graph("linear_residual", *args, residual, sizes=(self.tokens, out, inner))
 
     def backward(self, weight: str, out: int, inner: int) -> dict[str, Graph]:
         """Gradients of the product with a weight [out, inner]: of its input, of the weight, and the sum of those."""
-        dy, x = self.policy("dy", self.tokens, out), self.policy("x", self.tokens, inner)
+        dy, x = self.tensor("dy", self.tokens, out), self.tensor("x", self.tokens, inner)
         total, grad = self.wide("total", out, inner), self.wide("grad", out, inner)
-        matrix, sizes = self.policy("weight", out, inner), (self.tokens, out, inner)
+        matrix, sizes = self.tensor("weight", out, inner), (self.tokens, out, inner)
         return {
             f"{weight}_input_grad": graph("input_grad", dy, matrix, sizes=sizes),
             f"{weight}_grad": graph("weight_grad", dy, x, sizes=sizes),

@@ -30,7 +30,7 @@ def cuts(weight: Weight, options: CatalogOptions) -> list[tuple[str, int]]:
 
 
 def cast(elements: int, dtype: str) -> Graph:
-    """A tile of a gradient, [elements] float32, to the policy's dtype."""
+    """A tile of a gradient, [elements] float32, to the compute dtype."""
     args = (TensorSpec("total", "float32", (elements,)),)
     return Graph(f"tiles.cast[{elements}]", "tiles", f"{MODULE}:cast", args, {"dtype": dtype}, {})
 

@@ -47,7 +47,7 @@ class Contents:
 
     config_json: the model's config.json
     beside:      its tokenizer's files and the like by their names, of `files_beside`
-    dtype:       of the weights, the run's policy
+    dtype:       of the weights, the run's compute dtype
     state:       gives a unit's state; called once for each unit, in order
     config:      the run's settings; data: what DataFacts says
     """

@@ -14,7 +14,7 @@ def adamw(
     master: Tensor,  # [n] float32
     exp_avg: Tensor,  # [n] float32
     exp_avg_sq: Tensor,  # [n] float32
-    grad: Tensor,  # [n] bfloat16 (float32 under the float32 policy)
+    grad: Tensor,  # [n] bfloat16 (float32 where that is the compute dtype)
     grad_scale: Tensor,  # [1] float32: 1, or the clip factor
     beta1: Tensor,  # [1] float32
     one_minus_beta1: Tensor,  # [1] float32

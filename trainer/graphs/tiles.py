@@ -18,8 +18,8 @@ def cast(
 
 
 def join(
-    *tiles: Tensor,  # [n] policy each, flat
+    *tiles: Tensor,  # [n] compute each, flat
     shape: Sequence[int],
 ) -> Tensor:
-    """The tiles of a weight, in order, as the matrix that the layer's graphs take: `shape`, policy."""
+    """The tiles of a weight, in order, as the matrix that the layer's graphs take: `shape`, compute."""
     return torch.cat(tiles).reshape(list(shape))

@@ -52,7 +52,7 @@ class WrongGraphError(GraphcacheError):
 
 @dataclass
 class HeadWeights:
-    """`table` is the host's copy [V, H] policy, shared with whoever updates it; the device has it in chunks of rows."""
+    """`table` is the host's copy [V, H] compute, shared with its optimizer; the device has it in chunks of rows."""
 
     norm: Buffer
     chunks: tuple[Buffer, ...]
@@ -75,7 +75,7 @@ class HeadGrads:
 
 
 class HeadRunner:
-    """Runs the head on `backend`; `options` say sequence, micro-batch and dtype policy, as in the catalog."""
+    """Runs the head on `backend`; `options` say sequence, micro-batch and compute dtype, as in the catalog."""
 
     def __init__(self, backend: DeviceBackend, config: ModelConfig, options: CatalogOptions) -> None:
         self.backend = backend
@@ -96,7 +96,7 @@ class HeadRunner:
         self._tables = {zeros(norm): self._graphs.zeros(norm), **self._biases()}
 
     def _biases(self) -> dict[str, Buffer]:
-        """What keeps padding out of the chunks, [C] policy; nothing without padding."""
+        """What keeps padding out of the chunks, [C] compute; nothing without padding."""
         if not self.chunks.padding:
             return {}
         last = torch.zeros(self.chunks.rows, dtype=self._dtype)
@@ -105,7 +105,7 @@ class HeadRunner:
         return {name: self.backend.upload(bias, name) for name, bias in biases.items()}
 
     def upload_chunks(self, table: Tensor) -> tuple[Buffer, ...]:
-        """The table [V, H] policy in equal chunks of rows, the last one filled up with zeros; it is lent to them."""
+        """The table [V, H] compute in equal chunks of rows, the last one filled up with zeros; it is lent to them."""
         rows, chunks = self.chunks.rows, []
         for start in range(0, self.config.vocab, rows):
             part = table[start : start + rows]
@@ -119,7 +119,7 @@ class HeadRunner:
     ) -> tuple[float, Buffer]:
         """The cross-entropy summed over the counted tokens, and the gradient, by x, of that sum times `scale`.
 
-        x:      [T, H] policy, the last layer's output; not freed
+        x:      [T, H] compute, the last layer's output; not freed
         labels: [T] int64 on the host: the token that follows each position, or IGNORED
         grads:  gets the parameters' gradients of the scaled sum added
         """
@@ -149,7 +149,7 @@ class HeadRunner:
         return torch.logsumexp(torch.stack(of_chunks), 0)
 
     def _accumulate(self, buffers: dict[str, Buffer], host: Mapping[str, Tensor], grads: HeadGrads) -> Buffer:
-        """The gradient of x [T, H] policy; `grads` gets those of norm and chunks added."""
+        """The gradient of x [T, H] compute; `grads` gets those of norm and chunks added."""
         first = grads.norm is None
         if grads.norm is not None:
             buffers |= {grad(NORM): grads.norm, **{grad(chunk(i)): b for i, b in enumerate(grads.chunks)}}
@@ -159,7 +159,7 @@ class HeadRunner:
         return buffers[INPUT_GRAD]
 
     def table_grad(self, grads: HeadGrads) -> Iterator[Tensor]:
-        """The table's gradient on the host, a chunk of rows at a time, flat, in the policy's dtype, without padding.
+        """The table's gradient on the host, a chunk of rows at a time, flat, in the compute dtype, without padding.
 
         The targets' rows are added in float32 before the one rounding. Uses the chunks' accumulators up.
         """
@@ -190,7 +190,7 @@ def _check_sums(sums: Tensor) -> None:
 def _target_pull(losses: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
     """What the host adds for a target, [n] float32: the gradient of its logit less what the device already counted.
 
-    The device adds probability * scale rounded to the policy's dtype. Counting the same rounding here keeps the
+    The device adds probability * scale rounded to the compute dtype. Counting the same rounding here keeps the
     difference of two nearly equal numbers exact for a token that the model is sure of.
     """
     scaled = torch.exp(-losses) * scale

@@ -36,7 +36,7 @@ Tables = Mapping[str, Buffer]
 
 
 class LayerRunner:
-    """Runs layers on `backend`; `options` say sequence, micro-batch and dtype policy, as in the catalog."""
+    """Runs layers on `backend`; `options` say sequence, micro-batch and compute dtype, as in the catalog."""
 
     def __init__(self, backend: DeviceBackend, config: ModelConfig, options: CatalogOptions) -> None:
         self.backend = backend
@@ -65,7 +65,7 @@ class LayerRunner:
         }
 
     def forward(self, weights: Weights, x: Buffer, tables: Tables) -> Buffer:
-        """The layer's output [T, H] policy from its input [T, H] policy. Frees neither."""
+        """The layer's output [T, H] compute from its input [T, H] compute. Frees neither."""
         buffers = {**weights, **tables, INPUT: x}
         carry_out(self._forward, buffers, self._graphs)
         return buffers[OUTPUT]
@@ -73,7 +73,7 @@ class LayerRunner:
     def backward(
         self, weights: Weights, x: Buffer, dy: Buffer, grads: Mapping[str, Buffer], tables: Tables
     ) -> tuple[Buffer, dict[str, Buffer]]:
-        """Gradient of x [T, H] policy, and the weights' accumulators with this micro-batch added, float32.
+        """Gradient of x [T, H] compute, and the weights' accumulators with this micro-batch added, float32.
 
         Recomputes the layer from x. `grads` holds the accumulators so far (empty before the first micro-batch) and is
         used up: read what is returned. Frees dy, not x.

@@ -27,7 +27,7 @@ class Rows:
 
 
 class Assembly:
-    """What is there of each weight of one layer, in the policy's dtype."""
+    """What is there of each weight of one layer, in the compute dtype."""
 
     def __init__(self, weights: Iterable[Weight], dtype: torch.dtype) -> None:
         self._of = {name: weight for weight in weights for name, _ in weight.parts}

@@ -69,7 +69,7 @@ class HostPlan:
     tables:    of tokens: embedding and head
     rows:      gradients of single rows of these
     inputs:    activations that wait for a device
-    gradients: all of them in the policy's dtype, under `--clip-norm`
+    gradients: all of them in the compute dtype, under `--clip-norm`
     updates:   new weights that are written, and gradients that wait to be
     """
 

@@ -99,7 +99,7 @@ class StepPlay:
             raise causes[0]
 
     def value_of(self, work: Arrive, micro_batch: int) -> Tensor:
-        """An activation on the host, [T, H] policy. Waits until it is there."""
+        """An activation on the host, [T, H] compute. Waits until it is there."""
         if work.what == Activation(0):
             return self.network.embedding.look_up(self.batches[micro_batch].tokens.flatten())
         return self.host.get(work.what, micro_batch, keeps=work.keeps)

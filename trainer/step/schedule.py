@@ -33,7 +33,7 @@ FORWARD, HEAD, BACKWARD = "forward", "head", "backward"
 
 @dataclass(frozen=True)
 class Activation:
-    """A micro-batch's input of a layer, or its `gradient`: [T, H] of the policy's dtype. The head is layer L."""
+    """A micro-batch's input of a layer, or its `gradient`: [T, H] of the compute dtype. The head is layer L."""
 
     layer: int
     gradient: bool = False

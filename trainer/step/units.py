@@ -46,7 +46,7 @@ class LayerUnit:
         self._assembly = Assembly(runner.weights, self._dtype)
 
     def forward(self, x: Buffer) -> Buffer:
-        """[T, H] policy -> [T, H] policy; x is not freed."""
+        """[T, H] compute -> [T, H] compute; x is not freed."""
         return self._runner.forward(self._weights, x, self._tables)
 
     def backward(self, x: Buffer, dy: Buffer) -> Buffer:
@@ -94,7 +94,7 @@ class LayerUnit:
 class HeadPlace:
     """What norm and table share: the head's runner, its weights on the last device, its gradients.
 
-    table: [V, H] policy, on the host
+    table: [V, H] compute, on the host
     """
 
     def __init__(self, runner: HeadRunner) -> None:
@@ -167,7 +167,7 @@ class HeadUnit:
         self.parameters = (Parameter(self._weight, (config.vocab, config.hidden)),)
 
     def look_up(self, tokens: Tensor) -> Tensor:
-        """tokens [T] int64 -> [T, H] policy: the embedding of a tied model."""
+        """tokens [T] int64 -> [T, H] compute: the embedding of a tied model."""
         assert self._place.table is not None
         return self._place.table[tokens]
 
@@ -210,7 +210,7 @@ class EmbeddingUnit:
         self._rows = RowGradients()
 
     def look_up(self, tokens: Tensor) -> Tensor:
-        """tokens [T] int64 -> [T, H] policy"""
+        """tokens [T] int64 -> [T, H] compute"""
         return self._table[tokens]
 
     def add_rows(self, tokens: Tensor, gradients: Tensor) -> None:

@@ -1,6 +1,6 @@
 """Each graph of layer and head as the vendor lowers it: right ones are proven, those of wrong functions are not.
 
-Under the float32 policy products are float32 too, since their catalogs forbid the compiler its casts.
+With float32 as the compute dtype, products are float32 too, since their catalogs forbid the compiler its casts.
 """
 
 from __future__ import annotations

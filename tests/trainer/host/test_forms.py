@@ -32,25 +32,25 @@ def normal(*shape: int, dtype: torch.dtype = FLOAT) -> Tensor:
 def cases(rows: int, width: int, groups: int, dtype: torch.dtype) -> dict[str, Case]:
     """Arguments of each graph by its name, of sizes that fit each other; `width` is any, and even where halves are."""
 
-    def policy(*shape: int) -> Tensor:
+    def tensor(*shape: int) -> Tensor:
         return normal(*shape, dtype=dtype)
 
     mask = torch.where(torch.rand(rows, width) > 0.5, 0.0, -1e30)
     mask[:, 0] = 0.0
     eps = {"eps": 1e-5}
     return {
-        "layer:rms_norm": ((policy(rows, width), policy(width)), eps),
-        "layer:rotate": ((policy(rows, 2 * width), normal(rows, 2 * width), normal(rows, 2 * width)), {}),
-        "layer:softmax": ((policy(groups, rows, width), mask), {}),
-        "layer:softmax_backward": ((policy(groups, rows, width), policy(groups, rows, width).abs()), {}),
-        "layer:swiglu": ((policy(rows, 2 * width),), {}),
-        "layer:swiglu_backward": ((policy(rows, width), policy(rows, 2 * width)), {}),
+        "layer:rms_norm": ((tensor(rows, width), tensor(width)), eps),
+        "layer:rotate": ((tensor(rows, 2 * width), normal(rows, 2 * width), normal(rows, 2 * width)), {}),
+        "layer:softmax": ((tensor(groups, rows, width), mask), {}),
+        "layer:softmax_backward": ((tensor(groups, rows, width), tensor(groups, rows, width).abs()), {}),
+        "layer:swiglu": ((tensor(rows, 2 * width),), {}),
+        "layer:swiglu_backward": ((tensor(rows, width), tensor(rows, 2 * width)), {}),
         "layer:norm_backward": (
-            (normal(width), policy(rows, width), policy(rows, width), policy(width), policy(rows, width)),
+            (normal(width), tensor(rows, width), tensor(rows, width), tensor(width), tensor(rows, width)),
             eps,
         ),
-        "head:chunk_forward": ((policy(rows, 8), policy(width, 8)), {}),
-        "head:chunk_softmax_backward": ((policy(rows, width), normal(rows) + 3, normal(rows)), {}),
+        "head:chunk_forward": ((tensor(rows, 8), tensor(width, 8)), {}),
+        "head:chunk_softmax_backward": ((tensor(rows, width), normal(rows) + 3, normal(rows)), {}),
     }
 
 

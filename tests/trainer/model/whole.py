@@ -26,7 +26,7 @@ def loss_and_gradients(
 ) -> tuple[float, dict[str, Tensor]]:
     """Mean loss over all counted tokens, and the gradient of it by tensor name, float32.
 
-    state:   the checkpoint's tensors in the policy's dtype
+    state:   the checkpoint's tensors in the compute dtype
     batches: (tokens, labels), [B, S] int64 each, labels shifted already: one micro-batch each
     """
     config = ModelConfig.from_json(config_json)
