@@ -62,7 +62,7 @@ from graphcache.store.base import Cost, Entry
 from graphcache.store.files import check_writable
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs, question_digest
-from graphcache.toolchain.base import DEFAULT_FUSION, FUSIONS, identity
+from graphcache.toolchain.base import DEFAULT_FUSION, FUSIONS, build_parts
 
 FAILED = 1
 PROOFS = ("all", "auto", "none")
@@ -397,7 +397,7 @@ def _build_options(options: Mapping[str, Any]) -> BuildOptions:
 def _dry_run(request: Request, memo: Memo, manifest: Path | None, as_json: bool, *, reuse: bool) -> int:
     """The plan, and nothing more but a manifest of it. A graph whose program nobody remembers is `unknown`: it would be
     exported first."""
-    toolchain = identity(request.fusion, memo)
+    toolchain = build_parts(request.fusion, memo)
     items = plan(
         request.listing.graphs,
         sources=SourceHashes(WorkTree()),

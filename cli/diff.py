@@ -30,7 +30,7 @@ from graphcache.source.hash import SourceHashes
 from graphcache.source.tree import WorkTree
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs
-from graphcache.toolchain.observed import Seen, seen
+from graphcache.toolchain.visible import VisibleParts, visible_parts
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def command(
     current = of_work_tree(find_manifests(manifests, Path.cwd()))
     check_sources(_functions(current), [Path.cwd(), *(baseline.path.absolute().parent for baseline in current)])
     with memo_of(store.root) as memo:
-        toolchain = seen(memo)
+        toolchain = visible_parts(memo)
     compared, trouble = _compared(current, since, store, toolchain, cache, remotes=bool(urls))
     if trouble:
         report_warning("programs", f"what was exported could not be kept: {trouble}")
@@ -121,7 +121,7 @@ def _compared(
     current: Sequence[Baseline],
     since: str | None,
     store: LocalStore,
-    toolchain: Seen,
+    toolchain: VisibleParts,
     cache: str | None,
     *,
     remotes: bool,
@@ -160,7 +160,7 @@ def verify_command(baseline: Baseline, comparisons: Iterable[Comparison], cache:
     return shlex.join([*words, "--manifest", str(baseline.path)])
 
 
-def _show(compared: Sequence[Compared], toolchain: Seen) -> None:
+def _show(compared: Sequence[Compared], toolchain: VisibleParts) -> None:
     for one in compared:
         print(f"{one.baseline.path}  ({toolchain_text(one.baseline.recorded.toolchain)})")
         emit_table(
@@ -199,7 +199,9 @@ def _cost_text(one: Compared) -> str:
     return text + (f" and {one.unknown_costs} of unknown cost" if one.unknown_costs else "")
 
 
-def _as_json(compared: Sequence[Compared], store: LocalStore, toolchain: Seen, since: str | None) -> Mapping[str, Any]:
+def _as_json(
+    compared: Sequence[Compared], store: LocalStore, toolchain: VisibleParts, since: str | None
+) -> Mapping[str, Any]:
     every = [comparison for one in compared for comparison in one.comparisons]
     return {
         "cache": str(store.root),

@@ -29,7 +29,7 @@ from graphcache.manifest.manifest import known_programs
 from graphcache.plan import PlanItem
 from graphcache.process.own_command import build_command
 from graphcache.runtime.host_graph import HostGraph
-from graphcache.runtime.identity import observed
+from graphcache.runtime.versions import runtime_parts
 from graphcache.source.hash import SourceHashes
 from graphcache.source.tree import WorkTree
 from graphcache.store.access import check_private
@@ -37,7 +37,7 @@ from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs
 from graphcache.store.read_only import ReadOnly
 from graphcache.toolchain.base import DEFAULT_FUSION, check_fusion
-from graphcache.toolchain.observed import seen
+from graphcache.toolchain.visible import visible_parts
 from graphcache.trust.guard import guard_of_environment
 from graphcache.verify import integrity
 
@@ -74,7 +74,7 @@ class Cache:
         Raises ToolchainError where no furiosa-torch is installed, SourceError for a graph whose source is not there.
         """
         with memo_of(self.folder, read_only=self.read_only) as memo:
-            toolchain = observed(self.fusion, memo)
+            toolchain = runtime_parts(self.fusion, memo)
         return look_up(graphs, store=self._store, toolchain=toolchain)
 
     def build(
@@ -162,7 +162,7 @@ class Cache:
         root = self.folder if self._store.layout.is_store() else None
         programs = Programs(root, known_programs([recorded]), read_only=self.read_only, guard=self._store.guard)
         with memo_of(self.folder, read_only=self.read_only) as memo:
-            parts = seen(memo).parts
+            parts = visible_parts(memo).parts
         now = Now(SourceHashes(WorkTree()), programs, parts, self._store, installed_torch(), export_programs)
         (comparisons,) = compare([(recorded, listed(recorded))], now)
         return comparisons

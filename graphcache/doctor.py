@@ -22,7 +22,7 @@ from graphcache.local.memo import Memo, memo_of
 from graphcache.location import cache_dir
 from graphcache.process.limits import available_cpus, available_memory_bytes
 from graphcache.process.shown import bytes_text
-from graphcache.runtime.identity import ask_revision, known_revision, torch_version, vendor_version
+from graphcache.runtime.versions import ask_revision, known_revision, torch_version, vendor_version
 from graphcache.store.files import check_writable
 from graphcache.store.foreign import is_foreign
 from graphcache.store.local import LocalStore

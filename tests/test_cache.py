@@ -19,7 +19,7 @@ GRAPH = graph_of("scaled_sum")
 @pytest.fixture(autouse=True)
 def toolchain(monkeypatch):
     """Without asking the compiler for its revision, which takes seconds."""
-    monkeypatch.setattr(cache_module, "observed", lambda fusion, memo: without_gcc(fusion))
+    monkeypatch.setattr(cache_module, "runtime_parts", lambda fusion, memo: without_gcc(fusion))
 
 
 def without_gcc(fusion: int) -> dict[str, str]:

@@ -20,10 +20,10 @@ from graphcache.local.memo import Memo
 from graphcache.local.usage import Ledger
 from graphcache.process.limits import available_cpus, available_memory_bytes
 from graphcache.process.scratch import scratch_folder
-from graphcache.runtime.identity import known_revision, remember_revision
+from graphcache.runtime.versions import known_revision, remember_revision
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs
-from graphcache.toolchain.base import DEFAULT_FUSION, check_settings, identity
+from graphcache.toolchain.base import DEFAULT_FUSION, build_parts, check_settings
 from graphcache.way import ways_of
 
 DEFAULT_TIMEOUT_SECS = 3600.0
@@ -117,7 +117,7 @@ def build(
             # The first worker knows it as soon as any process could.
             revision = building.first_revision(len(graphs))
             remember_revision(memo, revision)
-        toolchain = identity(options.fusion, memo, revision)
+        toolchain = build_parts(options.fusion, memo, revision)
         outcomes = building.run(graphs, toolchain, retry=options.retry, choice="best" if options.reuse else "first")
     found = (o.entry.key.digest for o in outcomes if o.entry and o.state in ("ready", "same program"))
     Ledger(memo).record(found)
@@ -127,5 +127,5 @@ def build(
 def known_revision_checked(fusion: int, memo: Memo) -> str | None:
     """The compiler's revision, if it is remembered. Raises ToolchainError for whatever a build needs and lacks here."""
     # First, since it says what to install: without the vendor there is no revision to be asked for.
-    identity(fusion, memo, "told by the first worker")
+    build_parts(fusion, memo, "told by the first worker")
     return known_revision(memo)

@@ -18,7 +18,7 @@ from graphcache.local.memo import Memo
 from graphcache.process.scratch import scratch_folder
 from graphcache.proof.cost import Work
 from graphcache.proof.verdict import Verdict
-from graphcache.runtime.identity import observed
+from graphcache.runtime.versions import runtime_parts
 from graphcache.store.base import Entry
 from graphcache.store.local import LocalStore
 from graphcache.verify.verdict import by_fusion, other_toolchain
@@ -108,7 +108,7 @@ def prove(
             found[entry.key.digest] = Proven.of(entry, verdict, fresh=False)
     todo = [entry for entry in entries if entry.key.digest not in found]
     for fusion, group in by_fusion(todo).items():
-        toolchain = observed(fusion, memo)
+        toolchain = runtime_parts(fusion, memo)
         ours = []
         for entry in group:
             difference = other_toolchain(entry, toolchain, MUST_MATCH)

@@ -132,7 +132,7 @@ class Tier:
         folder = NAMES.program(wanted.key.program).as_posix()
         others = [name for name in await self.files.names(folder) if is_entry(name) and name != exact]
         entries = [entry for entry in await in_turn(others, self.entry) if entry is not None]
-        matches = [entry for entry in entries if not differences(entry, wanted.observed)]
+        matches = [entry for entry in entries if not differences(entry, wanted.parts)]
         for entry in sorted(matches, key=lambda e: (e.created, e.key.digest), reverse=True):
             yield entry
 

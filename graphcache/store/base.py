@@ -191,12 +191,12 @@ class Fault:
 class Wanted:
     """An artifact that a machine looks for.
 
-    key:      of the program, as far as this machine sees its parts
-    observed: the parts that must be equal (`graphcache.key.parts_of`)
+    key:   of the program, as far as this machine knows its parts
+    parts: those that must be equal (`graphcache.key.parts_of`)
     """
 
     key: Key
-    observed: Mapping[str, str]
+    parts: Mapping[str, str]
 
 
 class Store(Protocol):

@@ -1,7 +1,7 @@
-"""Finding an artifact by what a machine can observe, and saying why there is none.
+"""Finding an artifact by the parts of a key that a machine knows, and saying why there is none.
 
 A builder knows every part of a key. A training pod does not: it has no cross compiler. So a pod looks for an entry of
-the program whose parts equal all that it observes, and takes any value of the parts that only a builder can see.
+the program whose parts equal all that it knows, and takes any value of the parts that only a builder can see.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Found:
 
     disproven: for a miss, the verdict on an artifact that matches and computes the wrong thing, so that it is no match
     closest and differing: for a miss, the entry of the same program that differs in the fewest parts, and these parts
-    (its value -> the observed one). Both are empty when no entry has the program.
+    (its value -> the wanted one). Both are empty when no entry has the program.
     """
 
     entry: Entry | None
@@ -46,12 +46,12 @@ class Found:
         return "; ".join(str(difference) for difference in self.differing)
 
 
-def find(store: Store, program: str, observed: Mapping[str, str]) -> Found:
-    """The newest whole entry of `program` whose parts equal all of `observed`, or why there is none.
+def find(store: Store, program: str, parts: Mapping[str, str]) -> Found:
+    """The newest whole entry of `program` whose parts equal all of `parts`, or why there is none.
 
-    A part that an entry has and `observed` lacks is a difference, unless it is one of `graphcache.key.BUILD_ONLY`.
+    A part that an entry has and `parts` lacks is a difference, unless it is one of `graphcache.key.BUILD_ONLY`.
     """
-    candidates = [(differences(entry, observed), entry) for entry in store.by_program(program)]
+    candidates = [(differences(entry, parts), entry) for entry in store.by_program(program)]
     matches = [entry for differing, entry in candidates if not differing]
     disproven = None
     for entry in sorted(matches, key=lambda e: (e.created, e.key.digest), reverse=True):
@@ -68,10 +68,10 @@ def find(store: Store, program: str, observed: Mapping[str, str]) -> Found:
     return Found(None, closest, tuple(differing))
 
 
-def differences(entry: Entry, observed: Mapping[str, str]) -> list[Difference]:
-    """Parts in which `entry` is not what `observed` asks for, sorted."""
-    found = [each for each in compare_parts(entry.key.parts, observed) if each.part != PROGRAM]
-    return [each for each in found if not (each.part in BUILD_ONLY and each.part not in observed)]
+def differences(entry: Entry, parts: Mapping[str, str]) -> list[Difference]:
+    """Parts in which `entry` is not what `parts` asks for, sorted."""
+    found = [each for each in compare_parts(entry.key.parts, parts) if each.part != PROGRAM]
+    return [each for each in found if not (each.part in BUILD_ONLY and each.part not in parts)]
 
 
 def by_prefix(store: Store, prefix: str) -> Entry:

@@ -1,6 +1,6 @@
-"""What every toolchain has: its identity, its settings in neutral words, and what a compile gives.
+"""What every toolchain has: its parts of a key, its settings in neutral words, and what a compile gives.
 
-`identity` supplies the key's toolchain parts, and the build compares them with what its workers report, so key and
+`build_parts` supplies the key's toolchain parts, and the build compares them with what its workers report, so key and
 artifact cannot come from two compilers. Nothing here imports torch.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from graphcache.errors import ToolchainError, UsageError
 from graphcache.local.memo import Memo
-from graphcache.runtime.identity import observed
+from graphcache.runtime.versions import runtime_parts
 from graphcache.toolchain.cross_gcc import cross_gcc_version
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ class CompileError(ToolchainError):
     name = "compile"
 
 
-def identity(fusion: int, memo: Memo, revision: str | None = None) -> dict[str, str]:
+def build_parts(fusion: int, memo: Memo, revision: str | None = None) -> dict[str, str]:
     """All parts of a key but the program and the settings; about 5 ms once the memo knows them.
 
     Raises ToolchainError, saying what to install, when the vendor, its torch or the cross gcc is not as it must be.
     """
     check_fusion(fusion)
-    return {**observed(fusion, memo, revision), "cross-gcc": cross_gcc_version(memo)}
+    return {**runtime_parts(fusion, memo, revision), "cross-gcc": cross_gcc_version(memo)}
 
 
 def check_fusion(fusion: int) -> None:

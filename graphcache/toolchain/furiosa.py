@@ -16,7 +16,7 @@ from typing import Any
 from graphcache.errors import ToolchainError
 from graphcache.export.program import Exported
 from graphcache.runtime.furiosa import set_fusion
-from graphcache.runtime.identity import loaded_revision
+from graphcache.runtime.versions import loaded_revision
 from graphcache.toolchain.base import Compiled, CompileError, check_settings
 from graphcache.toolchain.refused_source import blamed, dropped_results
 from graphcache.vendor import layouts as vendor

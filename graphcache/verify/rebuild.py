@@ -17,7 +17,7 @@ from graphcache.graph import TensorSpec
 from graphcache.local.memo import Memo
 from graphcache.process.scratch import scratch_folder
 from graphcache.store.base import Entry
-from graphcache.toolchain.base import identity
+from graphcache.toolchain.base import build_parts
 from graphcache.verify.verdict import Verdict, by_fusion, other_toolchain
 
 
@@ -27,7 +27,7 @@ def rebuilds(entries: Sequence[Entry], memo: Memo, options: BuildOptions) -> Ite
     Raises ToolchainError for a machine that cannot compile.
     """
     for fusion, group in by_fusion(entries).items():
-        toolchain = identity(fusion, memo)
+        toolchain = build_parts(fusion, memo)
         ours = []
         for entry in group:
             difference = other_toolchain(entry, toolchain, tuple({**entry.key.parts, **toolchain}))

@@ -18,7 +18,7 @@ from graphcache.costs import Costs
 from graphcache.errors import StoreError, ToolchainError, UsageError
 from graphcache.graph import Graph
 from graphcache.key import Key
-from graphcache.runtime import identity as runtime_identity
+from graphcache.runtime import versions
 from graphcache.store.base import Cost
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs
@@ -210,18 +210,18 @@ def test_workers_that_cannot_start_end_the_build(machine: FakeMachine) -> None:
 def test_what_a_machine_lacks_is_said_before_anything_starts(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def identity(*_: object) -> None:
+    def build_parts(*_: object) -> None:
         raise ToolchainError("aarch64-linux-gnu-gcc is not on PATH", hint="apt-get install gcc-aarch64-linux-gnu")
 
-    monkeypatch.setattr(build_module, "identity", identity)
+    monkeypatch.setattr(build_module, "build_parts", build_parts)
     with pytest.raises(ToolchainError, match="not on PATH"):
         machine.build(GRAPHS, worker=NO_WORKER)
 
 
 def test_without_the_vendor_it_is_said_what_to_install(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after `pip install .`: the packages' metadata is asked, and the vendor's is not there."""
-    monkeypatch.setattr(build_module, "identity", base.identity)
-    monkeypatch.setattr(build_module, "known_revision", runtime_identity.known_revision)
+    monkeypatch.setattr(build_module, "build_parts", base.build_parts)
+    monkeypatch.setattr(build_module, "known_revision", versions.known_revision)
     monkeypatch.setattr(vendor, "DISTRIBUTION", "no-such-vendor")
     vendor.layout.cache_clear()
     try:

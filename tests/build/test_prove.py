@@ -18,7 +18,7 @@ from tests.support.fake_graphs import fake_graph
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
-    monkeypatch.setattr(prove_module, "observed", fake_toolchain)
+    monkeypatch.setattr(prove_module, "runtime_parts", fake_toolchain)
     return FakeMachine(tmp_path, monkeypatch)
 
 
@@ -88,7 +88,7 @@ def test_a_crash_is_no_verdict(machine: FakeMachine) -> None:
 def test_entries_of_another_compiler_are_skipped(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = build(machine, a={})
     newer = {**fake_toolchain(), "furiosa-torch": "1.fake"}
-    monkeypatch.setattr(prove_module, "observed", lambda fusion, memo: newer)
+    monkeypatch.setattr(prove_module, "runtime_parts", lambda fusion, memo: newer)
     assert proven(machine, entries)["a"].reason == "another toolchain: furiosa-torch 0.fake -> 1.fake"
 
 

@@ -29,7 +29,7 @@ from graphcache.key import Key
 from graphcache.manifest.file import read_manifest, write_manifest
 from graphcache.manifest.manifest import Compiled
 from graphcache.manifest.text import ManifestError, ManifestFieldError
-from graphcache.toolchain.observed import Seen
+from graphcache.toolchain.visible import VisibleParts
 from tests.compiler.vendor import model
 from tests.store.processes import finish, start
 from tests.support.fake_build import FakeMachine, fake_toolchain
@@ -51,7 +51,7 @@ def graphs() -> list[Graph]:
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graphs: list[Graph]) -> FakeMachine:
     made = FakeMachine(tmp_path, monkeypatch)
     monkeypatch.setenv("GRAPHCACHE_DIR", str(made.store.root))
-    monkeypatch.setattr(cli.build, "identity", fake_toolchain)
+    monkeypatch.setattr(cli.build, "build_parts", fake_toolchain)
     monkeypatch.setattr(cli.build.catalog, "select", lambda only: list(only) or ["fake"])
     for module in (cli.build.catalog, graphcache.manifest.diff):
         monkeypatch.setattr(module, "list_graphs", lambda *_: listing(graphs))
@@ -78,7 +78,7 @@ def invoke(machine: FakeMachine, tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.fixture
 def look(monkeypatch: pytest.MonkeyPatch, machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> Look:
     """`graphcache diff` of a manifest, which must find nothing to do: states by graph."""
-    monkeypatch.setattr(cli.diff, "seen", lambda memo: Seen(fake_toolchain(), {}))
+    monkeypatch.setattr(cli.diff, "visible_parts", lambda memo: VisibleParts(fake_toolchain(), {}))
 
     def command(path: Path) -> dict[str, str]:
         assert run(["diff", "--manifest", str(path), "--json"]) == 0
@@ -182,8 +182,8 @@ def test_a_manifests_options_catalogs_and_fusion_stand_where_none_are_given(
 ) -> None:
     path, asked = tmp_path / "manifest.json", []
     invoke("--dry-run", "--manifest", str(path), *("--sequence", "128", "--fusion", "4", "--only", "a,b"))
-    known = cli.build.identity
-    monkeypatch.setattr(cli.build, "identity", lambda fusion, memo: asked.append(fusion) or known(fusion, memo))
+    known = cli.build.build_parts
+    monkeypatch.setattr(cli.build, "build_parts", lambda fusion, memo: asked.append(fusion) or known(fusion, memo))
 
     def list_graphs(names: list[str], _table: object, _config: object, options: CatalogOptions) -> Listing:
         asked.append((list(names), options))
@@ -365,9 +365,9 @@ def test_a_signal_ends_a_build_with_its_exit_code(
 
 def test_an_odd_fusion_is_refused(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     from graphcache.build import build as build_module
-    from graphcache.toolchain.base import identity
+    from graphcache.toolchain.base import build_parts
 
-    monkeypatch.setattr(build_module, "identity", identity)
+    monkeypatch.setattr(build_module, "build_parts", build_parts)
     assert "fusion 3 is not one of" in invoke("--fusion", "3", code=2).err
 
 

@@ -14,7 +14,7 @@ from cli.main import run
 from graphcache import catalog
 from graphcache.catalog import CatalogOptions
 from graphcache.store.base import Object
-from graphcache.toolchain.observed import Seen
+from graphcache.toolchain.visible import VisibleParts
 from tests.store.fakes import TOOLCHAIN, fake_artifact
 from tests.support.project import Project, states
 
@@ -44,7 +44,9 @@ def see(monkeypatch, missing=(), **changed):
     """What this machine's toolchain is."""
     parts = {**TOOLCHAIN, **{name.replace("_", "-"): value for name, value in changed.items()}}
     kept = {name: value for name, value in parts.items() if name not in missing}
-    monkeypatch.setattr(cli.diff, "seen", lambda memo: Seen(kept, dict.fromkeys(missing, "not installed")))
+    monkeypatch.setattr(
+        cli.diff, "visible_parts", lambda memo: VisibleParts(kept, dict.fromkeys(missing, "not installed"))
+    )
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from graphcache.export import client as exporting
 from graphcache.export.client import ExportingError, export_programs, installed_torch
 from graphcache.graph import Graph, TensorSpec
 from graphcache.local.memo import memo_of
-from graphcache.runtime.identity import remember_revision
+from graphcache.runtime.versions import remember_revision
 from graphcache.vendor import layouts as vendor
 from tests.store.fakes import TOOLCHAIN
 from tests.support.project import Project, states

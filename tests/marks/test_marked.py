@@ -27,7 +27,9 @@ def bf16(*shape: int) -> Tensor:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, tmp_path):
     monkeypatch.setenv("GRAPHCACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("graphcache.cache.observed", lambda fusion, memo: {"torch": "2.10.0", "fusion": str(fusion)})
+    monkeypatch.setattr(
+        "graphcache.cache.runtime_parts", lambda fusion, memo: {"torch": "2.10.0", "fusion": str(fusion)}
+    )
 
 
 def test_a_call_is_a_graph_of_the_functions_own_name():

@@ -78,8 +78,8 @@ def test_one_of_another_cross_gcc_serves_instead(store: LocalStore, entry: Entry
     other = fake_key(cross_gcc="13.0")
     good = store.commit(other, fake_artifact(other), fake_facts())
     store.record_verdict(verdict_on(entry, "disproven"))
-    observed = {k: v for k, v in KEY.parts.items() if k not in ("program", "cross-gcc")}
-    assert find(store, KEY.program, observed).entry == good
+    parts = {k: v for k, v in KEY.parts.items() if k not in ("program", "cross-gcc")}
+    assert find(store, KEY.program, parts).entry == good
 
 
 @settings(deadline=None)

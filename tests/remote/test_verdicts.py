@@ -42,8 +42,8 @@ def test_a_verdict_goes_with_its_entry(
     store.record_verdict(made)
     travel(store, other, way, tmp_path)
     assert other.verdict(entry) == made
-    observed = {name: value for name, value in entry.key.parts.items() if name != "program"}
-    assert (find(other, entry.program, observed).entry is None) is (state == "disproven")
+    parts = {name: value for name, value in entry.key.parts.items() if name != "program"}
+    assert (find(other, entry.program, parts).entry is None) is (state == "disproven")
 
 
 def test_a_verdict_that_was_found_later_follows(store: LocalStore, other: LocalStore, tmp_path: Path) -> None:

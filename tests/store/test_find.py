@@ -1,4 +1,4 @@
-"""Finding by what a machine observes, and the reason for a miss."""
+"""Finding by the parts that a machine knows, and the reason for a miss."""
 
 from __future__ import annotations
 

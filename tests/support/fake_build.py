@@ -23,7 +23,7 @@ OPTIONS = BuildOptions(jobs=2, timeout_secs=60, memory_bytes=1 << 30)
 
 
 def fake_toolchain(fusion: int = 8, memo: Memo | None = None, revision: str | None = None) -> dict[str, str]:
-    """Stands for `graphcache.toolchain.base.identity`."""
+    """Stands for `graphcache.toolchain.base.build_parts`."""
     return {
         "furiosa-torch": "0.fake",
         "compiler-revision": revision or REVISION,
@@ -45,7 +45,7 @@ class FakeMachine:
         self.known: str | None = None
         self._compiles = folder / "compiles"
         self.worker = with_variables(FAKE_COMPILES=self._compiles)
-        monkeypatch.setattr(build_module, "identity", fake_toolchain)
+        monkeypatch.setattr(build_module, "build_parts", fake_toolchain)
         monkeypatch.setattr(build_module, "known_revision", lambda memo: self.known)
         monkeypatch.setattr(build_module, "remember_revision", lambda memo, revision: None)
 

@@ -12,7 +12,7 @@ from graphcache import doctor
 from graphcache.errors import ToolchainError
 from graphcache.local.memo import Memo
 from graphcache.toolchain.cross_gcc import PACKAGES, cross_gcc_version
-from graphcache.toolchain.observed import seen
+from graphcache.toolchain.visible import visible_parts
 from graphcache.vendor import layouts as vendor
 from tests.support.fake_gcc import asked, header, write_gcc
 
@@ -88,7 +88,7 @@ def test_doctor_and_diff_say_it(memo: Memo, folder: Path) -> None:
     assert finding.level == "bad"
     assert "assert.h" in finding.fact
     assert PACKAGES[1] in finding.hint
-    assert "assert.h" in seen(memo).missing["cross-gcc"]
+    assert "assert.h" in visible_parts(memo).missing["cross-gcc"]
 
 
 def test_set_up_installs_the_same_packages() -> None:

@@ -21,7 +21,7 @@ from tests.support.fake_worker import with_variables
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
-    monkeypatch.setattr(rebuild_module, "identity", fake_toolchain)
+    monkeypatch.setattr(rebuild_module, "build_parts", fake_toolchain)
     return FakeMachine(tmp_path, monkeypatch)
 
 
@@ -42,7 +42,7 @@ def test_entries_of_another_compiler_are_skipped(machine: FakeMachine, monkeypat
     def newer(fusion: int, memo: object, revision: str | None = None) -> dict[str, str]:
         return {**fake_toolchain(fusion), "furiosa-torch": "1.fake"}
 
-    monkeypatch.setattr(rebuild_module, "identity", newer)
+    monkeypatch.setattr(rebuild_module, "build_parts", newer)
     verdict = rebuild(machine, found)["ok-1"]
     assert (verdict.state, verdict.detail) == ("skipped", "another toolchain: furiosa-torch 0.fake -> 1.fake")
     assert machine.compiled == ["ok-1"]

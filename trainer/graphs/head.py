@@ -1,7 +1,8 @@
 """The head as graphs: for one chunk of the vocabulary, logits, log-sum-exp and backward. Its norm is a layer's.
 
-Sizes: T tokens, hidden H, C rows of the vocabulary in a chunk. "compute" is the compute dtype, of weights and activations. The
-host combines the chunks' log-sum-exps and takes the target's logit and its gradient (`trainer.model.head`).
+Sizes: T tokens, hidden H, C rows of the vocabulary in a chunk. "compute" is the compute dtype, of weights and
+activations. The host combines the chunks' log-sum-exps and takes the target's logit and its gradient
+(`trainer.model.head`).
 """
 
 from __future__ import annotations

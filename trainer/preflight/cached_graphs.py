@@ -17,7 +17,7 @@ from graphcache.lookup import LISTED, PlanItem, entries, look_up
 from graphcache.process.own_command import build_command, own_command
 from graphcache.remote.opening import open_store
 from graphcache.remote.url import remote_urls
-from graphcache.runtime.identity import observed
+from graphcache.runtime.versions import runtime_parts
 from graphcache.store.base import Entry
 from graphcache.store.local import LocalStore
 from trainer.checkpoint.pretrained import InputCheckpoint
@@ -138,7 +138,7 @@ def find_graphs(checkpoint: InputCheckpoint, config: RunConfig) -> CachedGraphs:
     if not graphs:
         return CachedGraphs(store, (), "")
     with memo_of(root) as memo:
-        toolchain: Mapping[str, str] = observed(config.fusion, memo)
+        toolchain: Mapping[str, str] = runtime_parts(config.fusion, memo)
     return CachedGraphs(store, look_up(graphs, store=store, toolchain=toolchain), _build_command(config, names))
 
 

@@ -1,7 +1,7 @@
-"""The parts of a key that this machine can see, and why it cannot see the others: for comparing, not for building.
+"""The parts of a key that are visible on this machine, and why others are not: for comparing, not for building.
 
-A build needs all parts (`graphcache.toolchain.base.identity`, which says what to install). A reviewer's laptop has no
-compiler and still learns which sources have changed.
+A build needs all parts (`graphcache.toolchain.base.build_parts`, which says what to install). A reviewer's laptop has
+no compiler and still learns which sources have changed.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 
 from graphcache.errors import ToolchainError
 from graphcache.local.memo import Memo
-from graphcache.runtime.identity import ask_revision, known_revision, torch_version, vendor_version
+from graphcache.runtime.versions import ask_revision, known_revision, torch_version, vendor_version
 from graphcache.toolchain.cross_gcc import cross_gcc_version
 
 
 @dataclass(frozen=True)
-class Seen:
-    """parts: of a key, as far as a machine and not a build decides them; missing: the others, each with the reason."""
+class VisibleParts:
+    """parts: of a key, those that the machine decides; missing: those of them that it lacks, each with the reason."""
 
     parts: Mapping[str, str]
     missing: Mapping[str, str]
 
 
-def seen(memo: Memo) -> Seen:
-    """Raises nothing: what cannot be told is missing."""
+def visible_parts(memo: Memo) -> VisibleParts:
+    """Never raises: a part that cannot be told is in `missing`, with the reason."""
     found: dict[str, str] = {}
     missing: dict[str, str] = {}
     sources: dict[str, Callable[[], str]] = {
@@ -41,4 +41,4 @@ def seen(memo: Memo) -> Seen:
             found[name] = source()
         except ToolchainError as error:
             missing[name] = error.message
-    return Seen(found, missing)
+    return VisibleParts(found, missing)

@@ -4,7 +4,7 @@ Versions come from the installed packages' metadata. The compiler's revision is 
 asked once, in a process of its own, and remembered under the checksum of the package's RECORD, which lists the hash
 of every file of it: another installation is asked again.
 
-As a command it is that process: `python -m graphcache.runtime.identity` prints the revision.
+As a command it is that process: `python -m graphcache.runtime.versions` prints the revision.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ PREFIX = "compiler-revision 1 "
 ASK_SECS = 600
 
 
-def observed(fusion: int, memo: Memo, revision: str | None = None) -> dict[str, str]:
-    """Key parts of the installed toolchain for a process that uses `fusion` PEs as one; about 5 ms.
+def runtime_parts(fusion: int, memo: Memo, revision: str | None = None) -> dict[str, str]:
+    """Key parts that follow from the installed packages, for a process that uses `fusion` PEs as one; about 5 ms.
 
     revision: the compiler's, from someone who has it loaded; else it is remembered, or asked (3 s)
     Raises ToolchainError for a release that is not known, another torch than it needs, or when it cannot be asked.
@@ -76,7 +76,7 @@ def remember_revision(memo: Memo, revision: str) -> None:
 def ask_revision(memo: Memo) -> str:
     """The compiler's revision from the compiler itself, in a process of its own. Raises ToolchainError."""
     run = subprocess.run(
-        helper_command("graphcache.runtime.identity"),
+        helper_command("graphcache.runtime.versions"),
         env=helper_environment(),
         capture_output=True,
         text=True,

@@ -13,7 +13,7 @@ import pytest
 from graphcache.errors import ToolchainError, UsageError
 from graphcache.local.memo import Memo
 from graphcache.process.helper import helper_command, helper_environment
-from graphcache.runtime import identity as runtime
+from graphcache.runtime import versions as runtime
 from graphcache.toolchain import base
 from graphcache.vendor import layouts as vendor
 from tests.support.fake_gcc import write_gcc
@@ -60,7 +60,7 @@ def _found(versions: dict[str, str]) -> str:
 
 @pytest.mark.usefixtures("installed")
 def test_all_parts(memo: Memo) -> None:
-    assert base.identity(4, memo, "fc43f6a779") == {
+    assert base.build_parts(4, memo, "fc43f6a779") == {
         "furiosa-torch": "2026.4.0",
         "compiler-revision": "fc43f6a779",
         "torch": "2.10.0",
@@ -76,7 +76,7 @@ def test_the_compiler_is_asked_once_an_installation(memo: Memo, monkeypatch: pyt
 
     def ask(command: tuple[str, ...], *, env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
         asks.append("asked")
-        assert (command, env) == (helper_command("graphcache.runtime.identity"), helper_environment())
+        assert (command, env) == (helper_command("graphcache.runtime.versions"), helper_environment())
         return subprocess.CompletedProcess([], 0, stdout="fc43f6a779\n", stderr="")
 
     monkeypatch.setattr(subprocess, "run", ask)
@@ -103,7 +103,7 @@ def test_a_compiler_that_cannot_be_asked_is_an_error(memo: Memo, monkeypatch: py
 def test_without_a_cross_gcc_it_says_what_to_install(memo: Memo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(ToolchainError) as error:
-        base.identity(8, memo, "r")
+        base.build_parts(8, memo, "r")
     assert "apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross" in error.value.hint
 
 
@@ -114,13 +114,13 @@ def test_another_torch_is_refused(installed: dict[str, str], memo: Memo, found: 
     else:
         del installed["torch"]
     with pytest.raises(ToolchainError, match=r"needs torch 2\.10\.0; installed is") as error:
-        base.identity(8, memo, "r")
+        base.build_parts(8, memo, "r")
     assert error.value.hint == "pip install torch==2.10.0"
 
 
 def test_a_local_build_of_the_right_torch_is_another_key(installed: dict[str, str], memo: Memo) -> None:
     installed["torch"] = "2.10.0+rocm"
-    assert base.identity(8, memo, "r")["torch"] == "2.10.0+rocm"
+    assert base.build_parts(8, memo, "r")["torch"] == "2.10.0+rocm"
 
 
 @pytest.mark.parametrize("version", ["2026.1.0", "2026.3.0", "2027.1.0", "2026.40.0", "2026.2"])
@@ -144,7 +144,7 @@ def test_without_the_vendor_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("fusion", [0, 3, 64, -1])
 def test_a_fusion_that_the_vendor_has_not_is_refused(memo: Memo, fusion: int) -> None:
     with pytest.raises(UsageError):
-        base.identity(fusion, memo, "r")
+        base.build_parts(fusion, memo, "r")
 
 
 def test_settings_are_known_or_refused() -> None:
@@ -173,7 +173,7 @@ def test_a_panic_is_an_error_and_an_exit_is_not() -> None:
 
 
 def test_identity_imports_no_torch() -> None:
-    script = "import sys, graphcache.toolchain.base, graphcache.runtime.identity; print('torch' in sys.modules)"
+    script = "import sys, graphcache.toolchain.base, graphcache.runtime.versions; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
