@@ -258,8 +258,10 @@ def test_the_installed_torch_is_told_without_importing_it():
 
 
 def test_the_answers_are_json_lines():
-    assert exporting._answer(json.dumps({"program": "ab", "source": "s"}), "s") == "ab"
-    other = exporting._answer(json.dumps({"program": "ab", "source": "t"}), "s")
+    settings = {"tactic": "io-bound"}
+    answer = exporting._answer(json.dumps({"program": "ab", "source": "s", "settings": settings}), "s")
+    assert (answer.program, answer.settings) == ("ab", settings)
+    other = exporting._answer(json.dumps({"program": "ab", "source": "t", "settings": settings}), "s")
     assert isinstance(other, ExportingError)
     error = exporting._answer(json.dumps({"error": {"name": "export", "message": "m", "hint": "h"}}), "s")
     assert isinstance(error, ExportingError)
