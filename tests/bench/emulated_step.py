@@ -23,11 +23,11 @@ from graphcache.device.emulator import EmulatedCard
 from graphcache.device.guarded import GuardedBackend
 from graphcache.manifest.file import read_manifest
 from tests.device.example import no_artifacts
+from trainer.architecture.config import ModelConfig
+from trainer.architecture.parameters import parameter_shapes
 from trainer.catalogs.layer import parts
 from trainer.config import RunConfig
 from trainer.data.corpus import Batch
-from trainer.model.config import ModelConfig
-from trainer.model.parameters import parameter_shapes
 from trainer.optim.adamw import AdamW
 from trainer.optim.base import AdamState
 from trainer.optim.scalars import AdamSettings

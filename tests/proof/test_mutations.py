@@ -19,8 +19,8 @@ from graphcache.catalog import CatalogOptions
 from graphcache.graph import Graph, TensorSpec
 from graphcache.proof.check import SEED, Found, Judge, prove, reference
 from graphcache.proof.inputs import example
+from trainer.architecture.config import ModelConfig
 from trainer.catalogs import adamw, head, layer
-from trainer.model.config import ModelConfig
 
 Results = Sequence[Tensor]
 Run = Callable[[Results], Results]

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from trainer.architecture.config import ModelConfig
 from trainer.checkpoint.pretrained import expected_shapes
-from trainer.model.config import ModelConfig
 
 SPECIAL = ("<|end|>", "<|turn|>")
 TEMPLATE = (

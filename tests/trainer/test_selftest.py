@@ -15,10 +15,10 @@ from graphcache.source.hash import SourceHash
 from graphcache.store.local import LocalStore
 from tests.store.fakes import fake_artifact, fake_facts, fake_key
 from tests.support.tiny import LLAMA
+from trainer.architecture.config import ModelConfig
 from trainer.catalogs import layer
 from trainer.config import RunConfig
 from trainer.device.cpu import CpuBackend
-from trainer.model.config import ModelConfig
 from trainer.preflight.cached_graphs import CachedGraphs
 from trainer.selftest import _keep, _path, _run, kept, selftest
 

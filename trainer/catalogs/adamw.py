@@ -17,7 +17,7 @@ from graphcache.graph import Graph, Listing, TensorSpec, Use
 
 if TYPE_CHECKING:
     from graphcache.header.table import TensorTable
-    from trainer.model.parameters import Shape
+    from trainer.architecture.parameters import Shape
 
 FUNCTION = "trainer.graphs.adamw:adamw"
 FLOAT = "float32"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from graphcache.catalog import CatalogOptions
 from graphcache.errors import UsageError
 from graphcache.graph import Graph, Listing, TensorSpec, Use
+from trainer.architecture.config import ModelConfig
 from trainer.catalogs.layer import ROWWISE, products, sizes_text
 from trainer.catalogs.row_tiles import row_tiles, with_tiles
-from trainer.model.config import ModelConfig
 
 if TYPE_CHECKING:
     from graphcache.header.table import TensorTable

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from graphcache.catalog import CatalogOptions
 from graphcache.graph import Graph, Listing, TensorSpec, Use
+from trainer.architecture.parameters import Weight, device_weights
 from trainer.catalogs.adamw import decoder_matrices, tiles
-from trainer.model.parameters import Weight, device_weights
 
 if TYPE_CHECKING:
     from graphcache.header.table import TensorTable

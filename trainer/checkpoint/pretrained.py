@@ -13,10 +13,10 @@ from torch import Tensor
 
 from graphcache.errors import GraphcacheError
 from graphcache.header.table import TensorInfo, TensorTable, read_config, read_table
+from trainer.architecture.config import ModelConfig
+from trainer.architecture.config_keys import notices
+from trainer.architecture.parameters import parameter_shapes
 from trainer.host.tensor_bytes import read_tensor
-from trainer.model.config import ModelConfig
-from trainer.model.config_keys import notices
-from trainer.model.parameters import parameter_shapes
 from trainer.model.rope import inverse_frequencies
 
 EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"

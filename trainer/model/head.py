@@ -16,10 +16,10 @@ from torch import Tensor
 from graphcache.catalog import CatalogOptions
 from graphcache.device.base import Buffer, DeviceBackend
 from graphcache.errors import GraphcacheError
+from trainer.architecture.config import ModelConfig
 from trainer.catalogs.head import parts
 from trainer.graphs.layer import MASKED
 from trainer.host.pages import copy
-from trainer.model.config import ModelConfig
 from trainer.model.graph_set import GraphSet
 from trainer.model.head_ops import (
     BIAS,

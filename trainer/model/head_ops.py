@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from graphcache.catalog import CatalogOptions
 from graphcache.graph import TensorSpec
+from trainer.architecture.config import ModelConfig
 from trainer.catalogs.head import Chunks
-from trainer.model.config import ModelConfig
 from trainer.model.layer_ops import INPUT, INPUT_GRAD, accumulate, grad, zeros
 from trainer.model.ops import Call, Download, Free, Op, Upload
 

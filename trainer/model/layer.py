@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 from graphcache.catalog import CatalogOptions
 from graphcache.device.base import Buffer, DeviceBackend
+from trainer.architecture.config import ModelConfig
+from trainer.architecture.parameters import Weight, device_weights, parameter_shapes
 from trainer.catalogs.layer import parts
-from trainer.model.config import ModelConfig
 from trainer.model.graph_set import GraphSet
 from trainer.model.layer_ops import (
     COS,
@@ -26,7 +27,6 @@ from trainer.model.layer_ops import (
     grad,
     zeros,
 )
-from trainer.model.parameters import Weight, device_weights, parameter_shapes
 from trainer.model.rope import causal_mask, rotate_tables
 from trainer.model.runner import carry_out
 

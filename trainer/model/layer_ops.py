@@ -10,9 +10,8 @@ from collections.abc import Iterator
 
 from graphcache.catalog import CatalogOptions
 from graphcache.graph import TensorSpec
-from trainer.model.config import ModelConfig
-from trainer.model.ops import Call, Free, Op, View
-from trainer.model.parameters import (
+from trainer.architecture.config import ModelConfig
+from trainer.architecture.parameters import (
     DOWN,
     GATE_UP,
     INPUT_NORM,
@@ -23,6 +22,7 @@ from trainer.model.parameters import (
     device_weights,
     parameter_shapes,
 )
+from trainer.model.ops import Call, Free, Op, View
 
 # Names of buffers that outlive a pass.
 INPUT, OUTPUT, OUTPUT_GRAD, INPUT_GRAD = "x", "y", "dy", "dx"

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from trainer.architecture.config import ModelConfig, RopeScaling
 from trainer.graphs.layer import MASKED
-from trainer.model.config import ModelConfig, RopeScaling
 
 
 def inverse_frequencies(config: ModelConfig) -> Tensor:

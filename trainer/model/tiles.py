@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from graphcache.catalog import CatalogOptions
 from graphcache.device.base import Buffer, DeviceBackend, LoadedGraph
+from trainer.architecture.parameters import Weight
 from trainer.catalogs.tiles import cast, cuts, join
-from trainer.model.parameters import Weight
 
 
 class TileRunner:

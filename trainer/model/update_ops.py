@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 
 from graphcache.catalog import CatalogOptions
 from graphcache.graph import TensorSpec
+from trainer.architecture.config import ModelConfig
+from trainer.architecture.parameters import Weight, device_weights, parameter_shapes
 from trainer.catalogs.adamw import SCALARS
 from trainer.catalogs.adamw import graph as adamw
 from trainer.catalogs.tiles import cast, cuts, join
-from trainer.model.config import ModelConfig
 from trainer.model.layer_ops import grad
 from trainer.model.ops import Call, Download, Free, Op, Upload, View
-from trainer.model.parameters import Weight, device_weights, parameter_shapes
 
 STATE = ("master", "exp_avg", "exp_avg_sq")
 

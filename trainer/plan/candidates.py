@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainer.architecture.config import ModelConfig
 from trainer.config import RunConfig
-from trainer.model.config import ModelConfig
 from trainer.plan.costs import StepCosts
 from trainer.plan.timeline import Timeline, play
 from trainer.step.choose import choose_step

@@ -14,8 +14,8 @@ from graphcache.errors import UsageError
 from graphcache.header.table import read_config
 from graphcache.manifest.file import is_manifest, read_manifest
 from graphcache.process.limits import available_memory_bytes
+from trainer.architecture.config import ModelConfig
 from trainer.config import RunConfig
-from trainer.model.config import ModelConfig
 from trainer.plan.candidates import Candidate, Limits, candidates, recommended
 from trainer.plan.costs import CostsError, StepCosts, assumed, from_run
 from trainer.plan.estimates import from_estimates, of_manifest

@@ -14,8 +14,8 @@ from statistics import median
 from typing import Any
 
 from graphcache.errors import UsageError
+from trainer.architecture.parameters import parameter_shapes
 from trainer.catalogs.head import Chunks
-from trainer.model.parameters import parameter_shapes
 from trainer.step.choose import LINK_BYTES_PER_SEC, PRODUCTS_PER_SEC
 from trainer.step.schedule import BACKWARD, FORWARD, HEAD, Pass, Step, Update
 

@@ -20,6 +20,7 @@ from graphcache.errors import GraphcacheError, MissingGraphsError
 from graphcache.graph import ITEM_BYTES, Graph
 from graphcache.header.table import read_config
 from graphcache.process.limits import available_memory_bytes
+from trainer.architecture.config import ModelConfig
 from trainer.checkpoint.folder import SavedCheckpoint, newest
 from trainer.checkpoint.load import check_data
 from trainer.checkpoint.pretrained import InputCheckpoint
@@ -29,7 +30,6 @@ from trainer.data.corpus import Corpus
 from trainer.data.errors import DataError
 from trainer.data.kept_tokens import tokens_of
 from trainer.device.cpu import CpuBackend
-from trainer.model.config import ModelConfig
 from trainer.optim.adamw import worker_count
 from trainer.preflight.cached_graphs import MODEL_CATALOGS, CachedGraphs, find_graphs
 from trainer.preflight.host_load import check_load

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from graphcache.graph import ITEM_BYTES
+from trainer.architecture.config import ModelConfig
+from trainer.architecture.parameters import parameter_shapes
 from trainer.config import RunConfig
-from trainer.model.config import ModelConfig
-from trainer.model.parameters import parameter_shapes
 from trainer.step.memory import MemoryPlan, add_up
 from trainer.step.placement import Placement, placements
 from trainer.step.schedule import Step, describe_step

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from graphcache.device.base import Buffer
+from trainer.architecture.parameters import Weight
 from trainer.host.pages import empty
-from trainer.model.parameters import Weight
 
 
 @dataclass

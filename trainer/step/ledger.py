@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
 from graphcache.graph import ITEM_BYTES, TensorSpec
+from trainer.architecture.parameters import device_weights, parameter_shapes
 from trainer.model.layer_ops import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD
 from trainer.model.ops import Call, Download, Free, Op, Upload, View
-from trainer.model.parameters import device_weights, parameter_shapes
 from trainer.model.update_ops import STATE
 from trainer.step.schedule import HEAD, Arrive, Drop, Leave, Pass, Stage, Step, Update, Work
 

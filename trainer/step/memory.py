@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphcache.graph import ITEM_BYTES
+from trainer.architecture.parameters import device_weights, parameter_shapes
 from trainer.catalogs.head import Chunks
 from trainer.model.head_ops import BIAS, LAST_BIAS
-from trainer.model.parameters import device_weights, parameter_shapes
 from trainer.model.row_bounds import largest_rows
 from trainer.model.update_ops import STATE
 from trainer.step.ledger import INPUTS, KINDS, PROGRAMS, STATE_, TABLES, WEIGHTS, DeviceLedger, Ledger

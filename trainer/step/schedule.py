@@ -18,9 +18,9 @@ from itertools import pairwise
 
 from graphcache.catalog import CatalogOptions
 from graphcache.graph import Graph, TensorSpec
+from trainer.architecture.config import ModelConfig
 from trainer.catalogs import head as head_catalog
 from trainer.catalogs import layer as layer_catalog
-from trainer.model.config import ModelConfig
 from trainer.model.head_ops import NORM as HEAD_NORM
 from trainer.model.head_ops import HeadOps, chunk
 from trainer.model.layer_ops import LayerOps

@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 
 from tests.support.tiny import LLAMA
+from trainer.architecture.config import ModelConfig
+from trainer.architecture.parameters import parameter_shapes
 from trainer.checkpoint.folder import SavedCheckpoint, delete_all_but, sweep
 from trainer.checkpoint.load import read_state
 from trainer.checkpoint.pretrained import EMBEDDING, HEAD, NORM, layer_prefix
 from trainer.checkpoint.save import Contents, files_beside, save
-from trainer.model.config import ModelConfig
-from trainer.model.parameters import parameter_shapes
 from trainer.optim.base import AdamState, Parameter
 
 KEEP = 2

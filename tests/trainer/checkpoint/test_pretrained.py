@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.tiny import LLAMA, QWEN2, write_checkpoint
+from trainer.architecture.config import ModelConfig
 from trainer.checkpoint.pretrained import EMBEDDING, HEAD, InputCheckpoint, WeightsError, expected_shapes
-from trainer.model.config import ModelConfig
 from trainer.model.rope import inverse_frequencies
 
 

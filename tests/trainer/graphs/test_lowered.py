@@ -18,8 +18,8 @@ from graphcache.graph import Graph
 from graphcache.proof.check import prove
 from graphcache.runtime.furiosa import HostExecutor
 from graphcache.toolchain.furiosa import FuriosaCompiler
+from trainer.architecture.config import ModelConfig
 from trainer.catalogs import head, layer
-from trainer.model.config import ModelConfig
 
 pytestmark = pytest.mark.compiler
 

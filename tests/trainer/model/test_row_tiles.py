@@ -15,9 +15,9 @@ from tests.support.tiny import LLAMA, QWEN2
 from tests.trainer.model.fake_backend import FakeBackend
 from tests.trainer.model.test_gradients import random_batches, random_model, reference
 from tests.trainer.model.whole import loss_and_gradients
+from trainer.architecture.config import ModelConfig
 from trainer.catalogs import head, layer, row_tiles
 from trainer.device.cpu import CpuBackend
-from trainer.model.config import ModelConfig
 from trainer.model.graph_set import GraphSet
 
 # What a tile is called with in one call as well: their values are whole numbers, so that sums are exact in any order.

@@ -10,10 +10,10 @@ from graphcache.device.base import LoadedGraph
 from graphcache.graph import Graph
 from graphcache.header.table import read_table
 from tests.support.tiny import LLAMA, QWEN2, write_checkpoint
+from trainer.architecture.config import ModelConfig
+from trainer.architecture.parameters import Weight, device_weights, parameter_shapes
 from trainer.catalogs.tiles import catalog
 from trainer.device.cpu import CpuBackend
-from trainer.model.config import ModelConfig
-from trainer.model.parameters import Weight, device_weights, parameter_shapes
 from trainer.model.tiles import TileRunner
 
 

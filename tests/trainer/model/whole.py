@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphcache.catalog import CatalogOptions
 from graphcache.device.base import DeviceBackend
-from trainer.model.config import ModelConfig
+from trainer.architecture.config import ModelConfig
 from trainer.model.head import HeadGrads, HeadRunner, HeadWeights
 from trainer.model.layer import LayerRunner
 

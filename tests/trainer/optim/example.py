@@ -10,8 +10,8 @@ from torch import Tensor
 
 from graphcache.catalog import CatalogOptions
 from graphcache.device.base import Buffer
+from trainer.architecture.parameters import device_weights
 from trainer.device.cpu import CpuBackend
-from trainer.model.parameters import device_weights
 from trainer.model.tiles import TileRunner
 from trainer.optim.adamw import AdamW
 from trainer.optim.base import AdamState, Parameter, Piece

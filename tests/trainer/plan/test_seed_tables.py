@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from graphcache.catalog import CatalogOptions
-from trainer.model.config import ModelConfig
+from trainer.architecture.config import ModelConfig
 from trainer.plan.costs import StepCosts
 from trainer.plan.step_row import from_row
 from trainer.plan.timeline import play

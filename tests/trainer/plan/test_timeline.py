@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from graphcache.catalog import CatalogOptions
 from tests.support.tiny import LLAMA
-from trainer.model.config import ModelConfig
+from trainer.architecture.config import ModelConfig
 from trainer.plan.costs import CostsError, StepCosts, from_run, host_elements, passes
 from trainer.plan.step_row import from_row
 from trainer.plan.timeline import play

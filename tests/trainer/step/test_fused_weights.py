@@ -7,7 +7,7 @@ import threading
 
 import torch
 
-from trainer.model.parameters import Weight
+from trainer.architecture.parameters import Weight
 from trainer.step.fused_weights import Assembly
 
 WEIGHTS = (

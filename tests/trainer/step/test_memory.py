@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.tiny import LLAMA, QWEN2, write_checkpoint
 from tests.trainer.runs import settings, train
+from trainer.architecture.config import ModelConfig
 from trainer.config import RunConfig
-from trainer.model.config import ModelConfig
 from trainer.step.choose import choose_step
 from trainer.step.memory import MemoryPlan
 

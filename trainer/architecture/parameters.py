@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainer.model.config import ModelConfig
+from trainer.architecture.config import ModelConfig
 
 Shape = tuple[int, ...]
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from transformers import GenerationConfig, LlamaConfig, Qwen2Config
 from transformers.modeling_rope_utils import RopeParameters
 
-from trainer.model.config import ModelConfig, RopeScaling
-from trainer.model.config_keys import (
+from trainer.architecture.config import ModelConfig, RopeScaling
+from trainer.architecture.config_keys import (
     COVERED,
     NO_EFFECT,
     READ,

@@ -2,7 +2,7 @@
 
 Covered: Llama 2, 3, 3.1, 3.2 (with `rope_scaling` of the llama3 type, in either spelling of `transformers`), Qwen2 and
 2.5 (q, k and v with biases), grouped-query attention, tied and untied embeddings. Anything that would change the
-arithmetic and is not covered is an error that names the setting, never ignored: `trainer.model.config_keys` decides.
+arithmetic and is not covered is an error that names the setting, never ignored (`trainer.architecture.config_keys`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.model.config_keys import ModelConfigError, UnsupportedModelError, refuse_other_arithmetic
+from trainer.architecture.config_keys import ModelConfigError, UnsupportedModelError, refuse_other_arithmetic
 
 MODEL_TYPES = ("llama", "qwen2")
 
