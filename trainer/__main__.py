@@ -71,6 +71,9 @@ def _run_options(function: F) -> F:
         click.option("--seed", type=int, default=default.seed, help="Of the order of the data."),
         click.option("--save-every", type=int, help="Steps between checkpoints. Default: one at the end."),
         click.option("--keep", type=int, default=default.keep, help="Checkpoints that are kept."),
+        click.option("--eval-data", type=path, metavar="FILE", help="Held-out data, whose loss is measured."),
+        click.option("--eval-every", type=int, help="Steps between evaluations. Default: one at the end."),
+        click.option("--best", is_flag=True, help="Also save and keep the checkpoint with the lowest held-out loss."),
         click.option("--resume", is_flag=True, help="Go on from the newest complete checkpoint in --out."),
         click.option("--cache", metavar="DIR", help="The cache of graphs; else GRAPHCACHE_DIR, else the XDG folder."),
         click.option(

@@ -27,7 +27,7 @@ FREE_ON_RESUME = frozenset(
     {"model", "data", "out", "backend", "steps", "resident_layers", "update_workers", "save_every", "keep", "resume",
      "cache", "remote", "trust", "fusion", "require_proof", "eager_layers", "pool_gib", "emulated_time",
      "emulated_link", "tensorboard", "ignore_fields",
-     "wait_for_load", "wait_secs"}
+     "wait_for_load", "wait_secs", "eval_data", "eval_every", "best"}
 )  # fmt: skip
 
 
@@ -48,6 +48,9 @@ class RunConfig:
     clip_norm:       largest L2 norm of all gradients together; None: not clipped
     save_every:      steps between checkpoints; None: one at the end
     keep:            complete checkpoints that are kept
+    eval_data:       held-out data; None: no loss is measured on any
+    eval_every:      steps between evaluations; None: one at the end
+    best:            whether the checkpoint with the lowest held-out loss is kept beside those
     remote:          where graphs are looked for that the cache lacks, in this order; empty: $GRAPHCACHE_REMOTE
     trust:           a file of keys, one of which has to have signed each graph; None: $GRAPHCACHE_TRUST, or no check
     fusion:          PEs that the cached artifacts were compiled for
@@ -86,6 +89,9 @@ class RunConfig:
     seed: int = 0
     save_every: int | None = None
     keep: int = 2
+    eval_data: Path | None = None
+    eval_every: int | None = None
+    best: bool = False
     resume: bool = False
     cache: str | None = None
     remote: tuple[str, ...] = ()
@@ -112,7 +118,7 @@ class RunConfig:
             yield from self._whole(name, 1, LARGEST_COUNT)
         for name in ("resident_layers", "warmup_steps"):
             yield from self._whole(name, 0, LARGEST_COUNT)
-        for name in ("steps", "save_every"):
+        for name in ("steps", "save_every", "eval_every"):
             if getattr(self, name) is not None:
                 yield from self._whole(name, 1, LARGEST_COUNT)
         yield from self._whole("seed", 0, math.inf)
@@ -132,6 +138,10 @@ class RunConfig:
             yield f"--lr {self.lr} times --weight-decay {self.weight_decay} would take whole weights away"
         if self.pool_gib is not None:
             yield from self._range("pool_gib", 0.0, LARGEST_POOL_GIB, open_low=True)
+        if self.eval_data is None:
+            for name in ("eval_every", "best"):
+                if getattr(self, name):
+                    yield f"{_flag(name)} needs --eval-data"
         yield from self._emulated_faults()
         for name in ("eager_layers", "pool_gib", "emulated_time", "no_arithmetic"):
             if getattr(self, name) and not self.backend.startswith("emulator"):

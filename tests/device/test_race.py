@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.storms import rounds
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 OLDER = os.environ.get("GRAPHCACHE_TEST_FURIOSA_2026_2", "")
 SECS, COUNT = str(rounds(5, 120)), str(rounds(2000, 50_000))
 

@@ -100,9 +100,10 @@ def sweep(checkpoints: Path) -> list[str]:
     return [kept for path in cut for kept in _delete(path)]
 
 
-def delete_all_but(checkpoints: Path, keep: int) -> list[str]:
-    """Delete the oldest complete checkpoints; returns what could not be deleted, and why."""
-    old = [checkpoints / folder_name(step) for step in complete_steps(checkpoints)[:-keep]]
+def delete_all_but(checkpoints: Path, keep: int, best: int | None = None) -> list[str]:
+    """Delete all complete checkpoints but the newest `keep` and that of step `best`; returns what could not be deleted,
+    and why."""
+    old = [checkpoints / folder_name(step) for step in complete_steps(checkpoints)[:-keep] if step != best]
     return [kept for folder in old for kept in _delete(folder)]
 
 

@@ -10,6 +10,7 @@ Which sequences a step gets is a pure function of the seed and the step: resumin
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -131,6 +132,12 @@ class Corpus:
         batches = [self._batch(chosen[i : i + micro_batch], micro_batch) for i in range(0, len(chosen), micro_batch)]
         self._tokens.give_back_pages()
         return batches
+
+    def in_order(self, micro_batch: int) -> Iterator[Batch]:
+        """Every sequence once, in the order of the file."""
+        for begin in range(0, len(self._sequences), micro_batch):
+            yield self._batch(self._sequences[begin : begin + micro_batch], micro_batch)
+            self._tokens.give_back_pages()
 
     def _order(self, seed: int, epoch: int) -> np.ndarray:
         """The sequences of one pass: sorted by random numbers, whose raw stream numpy keeps from version to version."""

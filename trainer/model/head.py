@@ -83,7 +83,7 @@ class HeadRunner:
         self.options = options
         ops = HeadOps(config, options)
         self.chunks = ops.chunks
-        self._forward = ops.forward()
+        self._forward, self._loss = ops.forward(), ops.loss()
         self._backward = {first: ops.backward(first=first) for first in (True, False)}
         self._dtype: torch.dtype = getattr(torch, options.dtype)
         self._tables: dict[str, Buffer] = {}
@@ -123,16 +123,13 @@ class HeadRunner:
         labels: [T] int64 on the host: the token that follows each position, or IGNORED
         grads:  gets the parameters' gradients of the scaled sum added
         """
-        buffers = {**self._tables, NORM: weights.norm, INPUT: x}
-        buffers |= {chunk(i): buffer for i, buffer in enumerate(weights.chunks)}
+        buffers = self._buffers(weights, x)
         found = carry_out(self._forward, buffers, self._graphs)
         log_sum_exp = self._log_sum_exp(found)
         counted = labels != IGNORED
         targets, rows = labels[counted], found[HIDDEN][counted]
         target_rows = weights.table[targets].float()
-        # Rounded as the device rounds its logits, so that a sure token's loss does not come out negative.
-        target_logits = (rows.float() * target_rows).sum(-1).to(weights.table.dtype).float()
-        losses = log_sum_exp[counted] - target_logits
+        losses = log_sum_exp[counted] - _target_logits(rows, target_rows, weights.table.dtype)
 
         pull = _target_pull(losses, scale, weights.table.dtype)[:, None]
         grads.rows.add(targets, pull * rows.float())
@@ -140,6 +137,18 @@ class HeadRunner:
         dhidden[counted] = pull * target_rows
         host = {LOG_SUM_EXP: log_sum_exp, COEFFICIENT: (counted * scale).float(), TARGET_GRAD: dhidden}
         return losses.double().sum().item(), self._accumulate(buffers, host, grads)
+
+    def loss(self, weights: HeadWeights, x: Buffer, labels: Tensor) -> float:
+        """The same loss without any gradient; arguments as in `loss_and_backward`."""
+        found = carry_out(self._loss, self._buffers(weights, x), self._graphs)
+        counted = labels != IGNORED
+        rows, target_rows = found[HIDDEN][counted], weights.table[labels[counted]].float()
+        losses = self._log_sum_exp(found)[counted] - _target_logits(rows, target_rows, weights.table.dtype)
+        return losses.double().sum().item()
+
+    def _buffers(self, weights: HeadWeights, x: Buffer) -> dict[str, Buffer]:
+        chunks = {chunk(i): buffer for i, buffer in enumerate(weights.chunks)}
+        return {**self._tables, NORM: weights.norm, INPUT: x, **chunks}
 
     def _log_sum_exp(self, found: Mapping[str, Tensor]) -> Tensor:
         """Over the whole vocabulary, [T] float32, from the chunks' largest logits and sums of exponentials."""
@@ -185,6 +194,12 @@ def _check_sums(sums: Tensor) -> None:
             f"head.chunk_forward gives {least:.3g} for a sum of exponentials of which the largest is 1",
             hint="its artifact is wrong: graphcache prove shows it; another --seq gives another graph",
         )
+
+
+def _target_logits(rows: Tensor, target_rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Logits of the targets, [n] float32, rounded as the device rounds its own: else the loss of a token that the model
+    is sure of could come out negative."""
+    return (rows.float() * target_rows).sum(-1).to(dtype).float()
 
 
 def _target_pull(losses: Tensor, scale: float, dtype: torch.dtype) -> Tensor:

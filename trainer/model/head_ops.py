@@ -44,14 +44,18 @@ class HeadOps:
         self._tokens = options.micro_batch * options.sequence
 
     def forward(self) -> tuple[Op, ...]:
-        """The normed `hidden`, the logits, and on the host what a log-sum-exp needs. Frees not `x`."""
-        return tuple(self._forward())
+        """The normed `hidden`, the logits, and on the host what a log-sum-exp needs. Does not free `x`."""
+        return tuple(self._forward(keeps=True))
+
+    def loss(self) -> tuple[Op, ...]:
+        """The same where no backward pass follows: on the device nothing is left but `x`."""
+        return tuple(self._forward(keeps=False))
 
     def backward(self, *, first: bool) -> tuple[Op, ...]:
         """`dx` [T, H], and this micro-batch's gradients added to the accumulators. Frees the logits, not `x`."""
         return tuple(self._backward(first))
 
-    def _policy(self, name: str, *shape: int) -> TensorSpec:
+    def _tensor(self, name: str, *shape: int) -> TensorSpec:
         return TensorSpec(name, self._dtype, shape)
 
     def _per_token(self, name: str) -> TensorSpec:
@@ -61,15 +65,17 @@ class HeadOps:
         """The gradient of `hidden` with the parts of `i` chunks in it."""
         return TensorSpec(f"dhidden {i}", "float32", (self._tokens, self._hidden))
 
-    def _forward(self) -> Iterator[Op]:
-        yield Call("final_norm", (INPUT, NORM), (self._policy(HIDDEN, self._tokens, self._hidden),))
+    def _forward(self, *, keeps: bool) -> Iterator[Op]:
+        yield Call("final_norm", (INPUT, NORM), (self._tensor(HIDDEN, self._tokens, self._hidden),))
         for i in range(self.chunks.count):
-            logits = self._policy(f"logits {i}", self._tokens, self.chunks.rows)
+            logits = self._tensor(f"logits {i}", self._tokens, self.chunks.rows)
             results = logits, self._per_token(largest(i)), self._per_token(sums(i))
             yield Call("chunk_forward", (HIDDEN, chunk(i), *self._bias(i)), results)
             yield Download(sums(i))
             yield Download(largest(i))
-        yield Download(HIDDEN, keeps=True)
+            if not keeps:
+                yield Free((logits.name,))
+        yield Download(HIDDEN, keeps=keeps)
 
     def _bias(self, i: int) -> tuple[str, ...]:
         """What keeps padding out of a chunk."""
@@ -87,14 +93,14 @@ class HeadOps:
         total, old = (zeros((self._hidden,)), ()) if first else (grad(NORM), (grad(NORM),))
         dhidden = self._wide(self.chunks.count).name
         results = (
-            self._policy(INPUT_GRAD, self._tokens, self._hidden),
+            self._tensor(INPUT_GRAD, self._tokens, self._hidden),
             TensorSpec(grad(NORM), "float32", (self._hidden,)),
         )
         yield Call("final_norm_backward", (total, dhidden, INPUT, NORM), results, frees=(dhidden, HIDDEN, *old))
 
     def _backward_chunk(self, i: int, first: bool) -> Iterator[Op]:
         before, after, logits = self._wide(i), self._wide(i + 1), f"logits {i}"
-        dlogits = self._policy("dlogits", self._tokens, self.chunks.rows)
+        dlogits = self._tensor("dlogits", self._tokens, self.chunks.rows)
         yield Call("chunk_softmax_backward", (logits, LOG_SUM_EXP, COEFFICIENT), (dlogits,))
         yield Call("chunk_input_grad", (before.name, "dlogits", chunk(i)), (after,), frees=(before.name, logits))
         gradient = TensorSpec(grad(chunk(i)), "float32", (self.chunks.rows, self._hidden))

@@ -62,17 +62,17 @@ class LayerOps:
         """
         return tuple(self._backward(first))
 
-    def _policy(self, name: str, *shape: int) -> TensorSpec:
+    def _tensor(self, name: str, *shape: int) -> TensorSpec:
         return TensorSpec(name, self._dtype, shape)
 
     def _rows(self, name: str, heads: int) -> TensorSpec:
-        return self._policy(name, self._tokens * heads, self._config.head_dim)
+        return self._tensor(name, self._tokens * heads, self._config.head_dim)
 
     def _hidden(self, name: str) -> TensorSpec:
-        return self._policy(name, self._tokens, self._config.hidden)
+        return self._tensor(name, self._tokens, self._config.hidden)
 
     def _mlp(self, name: str, times: int = 1) -> TensorSpec:
-        return self._policy(name, self._tokens, times * self._config.intermediate)
+        return self._tensor(name, self._tokens, times * self._config.intermediate)
 
     def _forward(self) -> Iterator[Op]:
         yield from self._attend()
@@ -92,18 +92,18 @@ class LayerOps:
         width, heads = config.q_width + 2 * config.kv_width, config.heads + 2 * config.kv_heads
         bias = (QKV_BIAS,) if config.qkv_bias else ()
         yield Call("norm", (INPUT, INPUT_NORM), (self._hidden("normed"),))
-        yield Call("qkv", ("normed", QKV, *bias), (self._policy("heads", self._tokens, width),))
+        yield Call("qkv", ("normed", QKV, *bias), (self._tensor("heads", self._tokens, width),))
         yield View("heads", (self._rows("rows", heads),))
         yield Call("rotate", ("rows", COS, SIN), (self._rows("rotated", heads),), frees=("rows",))
         widths = {"q": config.q_width, "k": config.kv_width, "v": config.kv_width}
-        yield Call("split", ("rotated",), tuple(self._policy(f"{n} wide", self._tokens, w) for n, w in widths.items()))
+        yield Call("split", ("rotated",), tuple(self._tensor(f"{n} wide", self._tokens, w) for n, w in widths.items()))
         for name, width_ in widths.items():
             yield View(f"{name} wide", (self._rows(name, width_ // config.head_dim),))
-        yield Call("scores", ("q", "k"), (self._policy("scores", *self._scores),))
+        yield Call("scores", ("q", "k"), (self._tensor("scores", *self._scores),))
         yield Call(
-            "softmax", ("scores", MASK), (self._policy("probabilities", *self._scores),), frees=("rotated", "scores")
+            "softmax", ("scores", MASK), (self._tensor("probabilities", *self._scores),), frees=("rotated", "scores")
         )
-        yield Call("attend", ("probabilities", "v"), (self._policy("attended", self._tokens, config.q_width),))
+        yield Call("attend", ("probabilities", "v"), (self._tensor("attended", self._tokens, config.q_width),))
         yield Call("out", ("attended", OUT, INPUT), (self._hidden("middle"),))
 
     def _gate_up(self) -> Iterator[Op]:
@@ -137,11 +137,11 @@ class LayerOps:
         config = self._config
         heads = config.heads + 2 * config.kv_heads
         yield from self._accumulate("out", OUT, "dmiddle", "attended", first)
-        yield Call("out_input_grad", ("dmiddle", OUT), (self._policy("dattended", self._tokens, config.q_width),))
+        yield Call("out_input_grad", ("dmiddle", OUT), (self._tensor("dattended", self._tokens, config.q_width),))
         yield from self._backward_core()
         yield View("dheads", (self._rows("drows", heads),))
         yield Call("rotate", ("drows", COS, SIN_BACK), (self._rows("dturned", heads),), frees=("drows",))
-        yield View("dturned", (self._policy("dheads", self._tokens, heads * config.head_dim),))
+        yield View("dturned", (self._tensor("dheads", self._tokens, heads * config.head_dim),))
         yield Call("qkv_input_grad", ("dheads", QKV), (self._hidden("dnormed"),))
         yield from self._accumulate("qkv", QKV, "dheads", "normed", first)
         if config.qkv_bias:
@@ -154,25 +154,25 @@ class LayerOps:
     def _backward_core(self) -> Iterator[Op]:
         """`dheads`: the gradient of the rotated heads from that of `attended`."""
         config = self._config
-        kv = self._policy("", self._tokens, config.kv_width).shape
+        kv = self._tensor("", self._tokens, config.kv_width).shape
         yield View("dattended", (self._rows("dout", config.heads),))
-        yield Call("scores", ("dout", "v"), (self._policy("dprobabilities", *self._scores),))
+        yield Call("scores", ("dout", "v"), (self._tensor("dprobabilities", *self._scores),))
         yield Call(
             "softmax_backward",
             ("dprobabilities", "probabilities"),
-            (self._policy("dscores", *self._scores),),
+            (self._tensor("dscores", *self._scores),),
             frees=("dprobabilities", "v", "attended"),
         )
         yield Call(
-            "attend_backward", ("probabilities", "dout"), (self._policy("dv", *kv),), frees=("probabilities", "dout")
+            "attend_backward", ("probabilities", "dout"), (self._tensor("dv", *kv),), frees=("probabilities", "dout")
         )
-        yield Call("attend", ("dscores", "k"), (self._policy("dq", self._tokens, config.q_width),))
-        yield Call("attend_backward", ("dscores", "q"), (self._policy("dk", *kv),), frees=("dscores", "q", "k"))
+        yield Call("attend", ("dscores", "k"), (self._tensor("dq", self._tokens, config.q_width),))
+        yield Call("attend_backward", ("dscores", "q"), (self._tensor("dk", *kv),), frees=("dscores", "q", "k"))
         width = config.q_width + 2 * config.kv_width
         yield Call(
             "join",
             ("dq", "dk", "dv"),
-            (self._policy("dheads", self._tokens, width),),
+            (self._tensor("dheads", self._tokens, width),),
             frees=("dq", "dk", "dv"),
         )
 

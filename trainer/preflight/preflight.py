@@ -63,11 +63,12 @@ class DiskSpaceError(GraphcacheError):
 
 @dataclass(frozen=True)
 class Ready:
-    """A run that lacks nothing. graphs: None where none come from the cache."""
+    """A run that lacks nothing. held_out: None without --eval-data; graphs: None where none come from the cache."""
 
     config: RunConfig
     checkpoint: InputCheckpoint
     corpus: Corpus
+    held_out: Corpus | None
     saved: SavedCheckpoint | None
     choice: Choice
     step: Step
@@ -130,7 +131,8 @@ class Findings:
         self._attempt(lambda: check_tensorboard(config.tensorboard))
         # A run waits for it later, with everything else found.
         self.load = None if held else self._attempt(lambda: check_load(config.wait_for_load))
-        self.corpus = self._attempt(lambda: _corpus(config, self.checkpoint, self.saved))
+        self.corpus = self._attempt(lambda: _training_corpus(config, self.checkpoint, self.saved))
+        self.held_out = self._attempt(lambda: _held_out_corpus(config, self.checkpoint))
         self.step: Step | None = None
         self.memory: MemoryPlan | None = None
         self.graphs: CachedGraphs | None = None
@@ -163,6 +165,7 @@ class Findings:
             self.config,
             self.checkpoint,
             self.corpus,
+            self.held_out,
             self.saved,
             self.choice,
             self.step,
@@ -276,18 +279,28 @@ def _check_model(saved: SavedCheckpoint, checkpoint: InputCheckpoint) -> None:
         )
 
 
-def _corpus(config: RunConfig, checkpoint: InputCheckpoint | None, saved: SavedCheckpoint | None) -> Corpus | None:
+def _corpus(flag: str, path: Path, config: RunConfig, checkpoint: InputCheckpoint | None) -> Corpus | None:
     """None without a model's folder, whose tokenizer then need not be missed too."""
-    if _is_absent(config.data):
-        raise DataError(f"--data {config.data}: there is no such file")
+    if _is_absent(path):
+        raise DataError(f"{flag} {path}: there is no such file")
     if _is_absent(config.model):
         return None
     folder = config.model if config.model.is_dir() else config.model.parent
-    tokens = tokens_of(config.data, folder, config.ignored_fields, config.cache, say)
-    corpus = Corpus(tokens, config.seq)
+    corpus = Corpus(tokens_of(path, folder, config.ignored_fields, config.cache, say), config.seq)
     if checkpoint is not None:
         corpus.check_vocabulary(checkpoint.config.vocab)
-    if saved is not None:
+    return corpus
+
+
+def _held_out_corpus(config: RunConfig, checkpoint: InputCheckpoint | None) -> Corpus | None:
+    return None if config.eval_data is None else _corpus("--eval-data", config.eval_data, config, checkpoint)
+
+
+def _training_corpus(
+    config: RunConfig, checkpoint: InputCheckpoint | None, saved: SavedCheckpoint | None
+) -> Corpus | None:
+    corpus = _corpus("--data", config.data, config, checkpoint)
+    if corpus is not None and saved is not None:
         check_data(saved, corpus.facts.as_json())
         check_same_end(saved.config, config, corpus.steps_per_epoch(config.sequences_per_step))
     return corpus

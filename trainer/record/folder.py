@@ -117,6 +117,10 @@ class RunFolder:
         except FileNotFoundError:
             return []
 
+    def steps_up_to(self, step: int) -> list[dict[str, Any]]:
+        """The records of the first `step` steps."""
+        return [record for record in self.steps() if record["step"] <= step]
+
     def _check_ours(self) -> None:
         """Checks that no file of someone else's would be replaced. Raises RunFolderError."""
         try:

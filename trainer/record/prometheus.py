@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 GAUGES = {
     "step": ("graphcache_trainer_step", "Optimizer steps that are done.", None),
     "loss": ("graphcache_trainer_loss", "Mean loss over the label tokens of the newest step, in nats.", None),
+    "eval_loss": ("graphcache_trainer_eval_loss", "Mean loss on --eval-data at the newest evaluation, in nats.", None),
     "lr": ("graphcache_trainer_learning_rate", "Learning rate of the newest step.", None),
     "tokens_per_sec": ("graphcache_trainer_tokens_per_second", "Tokens through the model a second.", None),
     "step_secs": ("graphcache_trainer_step_seconds", "Wall time of the newest step.", None),
@@ -23,6 +24,10 @@ GAUGES = {
 }
 
 
+# Fields that not every step has: a gauge that was never set would say 0.
+SOMETIMES = ("grad_norm", "eval_loss")
+
+
 class PrometheusFile:
     """Rewrites one file after each step, whole or not at all."""
 
@@ -32,15 +37,18 @@ class PrometheusFile:
         self._gauges = {
             field: Gauge(name, text, [label] if label else [], registry=self._registry)
             for field, (name, text, label) in GAUGES.items()
-            if field != "grad_norm"
+            if field not in SOMETIMES
         }
 
     def step(self, record: Mapping[str, Any]) -> None:
-        if record["grad_norm"] is not None and "grad_norm" not in self._gauges:
-            name, text, _ = GAUGES["grad_norm"]
-            self._gauges["grad_norm"] = Gauge(name, text, registry=self._registry)
+        for field in SOMETIMES:
+            if record.get(field) is not None and field not in self._gauges:
+                name, text, _ = GAUGES[field]
+                self._gauges[field] = Gauge(name, text, registry=self._registry)
         for field, gauge in self._gauges.items():
-            value = record[field]
+            value = record.get(field)
+            if value is None:
+                continue  # the newest there was stays
             if isinstance(value, Mapping):
                 for key, below in value.items():
                     gauge.labels(key).set(below)

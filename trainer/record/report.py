@@ -85,6 +85,7 @@ class Progress:
                 f"{record['tokens_per_sec']:,.0f} tokens/s",
                 f"{record['step_secs']:.2f} s/step",
                 f"update wait {record['update_wait_secs']:.2f} s",
+                *([f"eval loss {record['eval_loss']:.4f}"] if "eval_loss" in record else []),
                 f"left {_duration(left_secs)}",
                 *(["times are emulated"] if "emulated_times" in record else []),
             )
@@ -121,12 +122,15 @@ def _duration(secs: float) -> str:
 def summary(config: RunConfig, records: Sequence[Mapping[str, Any]], checkpoint: Path | None) -> dict[str, Any]:
     """What a run says at its end."""
     secs = [r["step_secs"] for r in records]
+    evaluated = [(r["eval_loss"], r["step"]) for r in records if "eval_loss" in r]
+    lowest = {"lowest_eval_loss": min(evaluated)[0], "lowest_eval_step": min(evaluated)[1]} if evaluated else {}
     return {
         "out": str(config.out),
         "checkpoint": None if checkpoint is None else str(checkpoint),
         "steps": records[-1]["step"] if records else 0,
         "first_loss": records[0]["loss"] if records else None,
         "last_loss": records[-1]["loss"] if records else None,
+        **({"last_eval_loss": evaluated[-1][0], **lowest} if evaluated else {}),
         "median_step_secs": statistics.median(secs) if secs else None,
         "slowest_step_secs": max(secs, default=None),
         "tokens": sum(r["tokens"] for r in records),

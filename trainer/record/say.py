@@ -27,3 +27,12 @@ def data_lines(facts: DataFacts, seq: int) -> list[str]:
         *([f"data     the chat template is told that today is {facts.template_date}"] if facts.template_date else []),
         *([f"warning  {NEVER_STOPS}"] if facts.never_stops else []),
     ]
+
+
+def held_out_lines(facts: DataFacts, trained: DataFacts, seq: int) -> list[str]:
+    """The held-out data, for people."""
+    same = "warning  --eval-data has the tokens of --data: its loss does not say how the model does on other text"
+    return [
+        f"eval     {facts.sequences:,} sequences of {seq:,} tokens, {facts.label_tokens:,} tokens count",
+        *([same] if facts.digest == trained.digest else []),
+    ]

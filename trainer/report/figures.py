@@ -27,8 +27,18 @@ STYLE: Any = {
 
 
 def loss_curves(runs: Sequence[RecordedRun]) -> str:
-    """Loss (natural logarithm, a mean over label tokens) by step."""
-    return _figure("loss", lambda axes: _lines(axes, runs, "loss"))
+    """Loss (natural logarithm, a mean over label tokens) by step, and on held-out data where it was measured."""
+
+    def draw(axes: Axes) -> None:
+        _lines(axes, runs, "loss")
+        for run in runs:
+            found = [record for record in run.steps if "eval_loss" in record]
+            if found:
+                label = f"{run.label}, held out"
+                axes.plot([r["step"] for r in found], [r["eval_loss"] for r in found], "s--", label=label, ms=3, lw=1)
+                _legend_below(axes)
+
+    return _figure("loss", draw)
 
 
 def step_times(runs: Sequence[RecordedRun]) -> str:

@@ -23,6 +23,7 @@ class StepRange:
     tokens_per_sec:  all tokens of the range over all its seconds
     update_wait:     mean seconds a step that the main thread waited for updates
     drift:           median step time over that of the run's first range, minus 1
+    eval_loss:       of the last evaluation in the range; None without one
     """
 
     first: int
@@ -34,6 +35,7 @@ class StepRange:
     tokens_per_sec: float
     update_wait_secs: float
     drift: float
+    eval_loss: float | None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -89,4 +91,5 @@ def _statistics(records: Sequence[Mapping[str, Any]], before: float | None) -> S
         tokens_per_sec=sum(record["tokens"] for record in records) / sum(secs),
         update_wait_secs=sum(record["update_wait_secs"] for record in records) / len(records),
         drift=0.0 if before is None else median(secs) / before - 1,
+        eval_loss=next((r["eval_loss"] for r in reversed(records) if "eval_loss" in r), None),
     )

@@ -23,7 +23,10 @@ class Table:
 def range_table(run: RecordedRun, ranges: Sequence[StepRange]) -> Table:
     """The ranges of one run, one a row."""
     header = ("steps", "mean loss", "median s", "slowest s", "tokens/s", "update wait s", "drift")
-    return Table(run.label, header, tuple(_range_row(each) for each in ranges))
+    if all(each.eval_loss is None for each in ranges):
+        return Table(run.label, header, tuple(_range_row(each) for each in ranges))
+    rows = ((*_range_row(each), "-" if each.eval_loss is None else f"{each.eval_loss:.4f}") for each in ranges)
+    return Table(run.label, (*header, "eval loss"), tuple(rows))
 
 
 def _range_row(each: StepRange) -> tuple[str, ...]:

@@ -19,8 +19,9 @@ from trainer.preflight.host_load import wait_for_load
 from trainer.preflight.preflight import Findings, Ready
 from trainer.record.folder import RunFolder
 from trainer.record.report import Progress, steps_line, summary
-from trainer.record.say import data_lines
+from trainer.record.say import data_lines, held_out_lines
 from trainer.record.watchers import open_watchers
+from trainer.run.held_out import HeldOut
 from trainer.run.load import build_network, initial_state, load_weights, saved_state
 from trainer.run.session import Session
 from trainer.run.show import warn, warn_unproven
@@ -51,7 +52,7 @@ def run(config: RunConfig) -> dict[str, Any]:
                 load = wait_for_load(config.wait_for_load, config.wait_secs, progress.say)
                 saved = _train(ready, folder, stop, progress, load)
     # A run that was killed may have left lines of steps that no checkpoint has.
-    records = [record for record in folder.steps() if record["step"] <= max(ready.done, ready.steps)]
+    records = folder.steps_up_to(max(ready.done, ready.steps))
     return summary(config, records, saved)
 
 
@@ -59,7 +60,10 @@ def _start_lines(ready: Ready) -> list[str]:
     devices = [f"device   {line}" for line in ready.choice.lines()]
     if ready.timing is not None:
         devices.append(f"device   {ready.timing}")
-    return [*devices, *data_lines(ready.corpus.facts, ready.config.seq), steps_line(ready.steps, ready.saved)]
+    data = data_lines(ready.corpus.facts, ready.config.seq)
+    if ready.held_out is not None:
+        data += held_out_lines(ready.held_out.facts, ready.corpus.facts, ready.config.seq)
+    return [*devices, *data, steps_line(ready.steps, ready.saved)]
 
 
 def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progress, load: float | None) -> Any:
@@ -87,11 +91,18 @@ def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progres
             devices=devices,
             folder=folder,
             watchers=watchers,
+            held_out=_held_out(ready, folder),
             done=ready.done,
             steps=ready.steps,
         )
         folder.begin_session(config.as_json(), {**environment(ready), "host_load": load}, ready.done)
         return session.train(stop, progress)
+
+
+def _held_out(ready: Ready, folder: RunFolder) -> HeldOut | None:
+    if ready.held_out is None:
+        return None
+    return HeldOut(ready.held_out, ready.config, folder.steps_up_to(ready.done))
 
 
 def environment(ready: Ready) -> dict[str, Any]:
@@ -106,6 +117,7 @@ def environment(ready: Ready) -> dict[str, Any]:
         },
         "parameters": ready.checkpoint.parameters,
         "data": ready.corpus.facts.as_json(),
+        "eval_data": None if ready.held_out is None else ready.held_out.facts.as_json(),
         "devices": ready.choice.lines(),
         "memory": ready.memory.as_json(),
         "graphs": [] if ready.graphs is None else ready.graphs.as_json(),

@@ -10,7 +10,7 @@ from typing import Any
 from graphcache.device.base import DeviceBackend
 from graphcache.errors import GraphcacheError
 from trainer.checkpoint.finite import NonFiniteStateError
-from trainer.checkpoint.folder import delete_all_but, sweep
+from trainer.checkpoint.folder import complete_steps, delete_all_but, sweep
 from trainer.checkpoint.pretrained import InputCheckpoint
 from trainer.checkpoint.save import Contents, save
 from trainer.config import RunConfig
@@ -22,6 +22,7 @@ from trainer.optim.schedule import Schedule
 from trainer.record.folder import RunFolder
 from trainer.record.report import Progress, step_record
 from trainer.record.watchers import Watchers
+from trainer.run.held_out import HeldOut
 from trainer.run.stop import Stopped, StopRequest
 from trainer.step.clock import Clock
 from trainer.step.loop import NonFiniteLossError, run_step
@@ -31,7 +32,7 @@ from trainer.step.network import Network
 @dataclass(frozen=True, kw_only=True)
 class Session:
     """Everything that a step touches. `steps` are those of the whole run, `done` those before this session; `beside` is
-    what checkpoints hold of the model's folder."""
+    what checkpoints hold of the model's folder; `held_out` is None without --eval-data."""
 
     config: RunConfig
     source: InputCheckpoint
@@ -42,6 +43,7 @@ class Session:
     devices: Sequence[DeviceBackend]
     folder: RunFolder
     watchers: Watchers
+    held_out: HeldOut | None
     done: int
     steps: int
 
@@ -55,14 +57,14 @@ class Session:
         with stop.deferred():
             self._tidy(progress)
             for step in range(self.done + 1, self.steps + 1):
-                record = self._step(step, schedule.at(step))
+                record = self._step(step, schedule.at(step), stop)
                 progress.step(record)
                 for line in self.watchers.step(record):
                     progress.say(line)
                 if step == self.done + 1:
                     self._write_calls(step)
                 periodic = config.save_every is not None and step % config.save_every == 0
-                if periodic or step == self.steps or stop.signal is not None:
+                if periodic or step == self.steps or stop.signal is not None or self._is_best(step):
                     saved = self._save(step)
                     progress.say(f"saved {saved}")
                     self._tidy(progress)
@@ -71,7 +73,7 @@ class Session:
                         raise Stopped(stop.signal)
         return saved
 
-    def _step(self, step: int, lr: float) -> Mapping[str, Any]:
+    def _step(self, step: int, lr: float, stop: StopRequest) -> Mapping[str, Any]:
         clock = Clock()
         with clock.phase("data"):
             batches = self.corpus.step(
@@ -86,6 +88,8 @@ class Session:
         record = step_record(step, lr, result, self.devices)
         if self.config.emulated_time is not None:
             record["emulated_times"] = True
+        if self.held_out is not None and self.held_out.is_due(step, self.steps):
+            record |= self.held_out.evaluate(self.network, step, lambda: stop.signal is not None)
         self.folder.append_step(record)
         give_back_free_memory()
         return record
@@ -106,8 +110,17 @@ class Session:
 
     def _tidy(self, progress: Progress) -> None:
         """Delete what is not kept; what cannot be deleted is no reason to end."""
-        for kept in (*sweep(self.folder.checkpoints), *delete_all_but(self.folder.checkpoints, self.config.keep)):
+        checkpoints = self.folder.checkpoints
+        best = self._best_of(complete_steps(checkpoints))
+        for kept in (*sweep(checkpoints), *delete_all_but(checkpoints, self.config.keep, best)):
             progress.say(kept)
+
+    def _best_of(self, steps: Sequence[int]) -> int | None:
+        """With --best, the step of the lowest held-out loss."""
+        return self.held_out.best_of(steps) if self.held_out is not None and self.config.best else None
+
+    def _is_best(self, step: int) -> bool:
+        return self._best_of([*complete_steps(self.folder.checkpoints), step]) == step
 
     def _save(self, step: int) -> Path:
         self.folder.sync_steps()  # no checkpoint without the record of its steps

@@ -13,7 +13,7 @@ from trainer.checkpoint.pretrained import InputCheckpoint
 from trainer.preflight.cached_graphs import CachedGraphs
 from trainer.preflight.preflight import Findings, process_bytes, steps_in_all
 from trainer.record.report import steps_line
-from trainer.record.say import data_lines
+from trainer.record.say import data_lines, held_out_lines
 from trainer.selftest import DeviceResult, kept
 from trainer.step.memory import DevicePlan
 
@@ -56,6 +56,9 @@ def show_findings(findings: Findings, problem: GraphcacheError | None, *, as_jso
     if findings.corpus is not None:
         for line in data_lines(findings.corpus.facts, findings.config.seq):
             print(line)
+        if findings.held_out is not None:
+            for line in held_out_lines(findings.held_out.facts, findings.corpus.facts, findings.config.seq):
+                print(line)
         # With a problem it may be unknown where the run goes on.
         if findings.saved is not None or not findings.problems:
             print(steps_line(steps_in_all(findings.config, findings.corpus), findings.saved))
@@ -97,6 +100,7 @@ def _as_json(findings: Findings) -> dict[str, Any]:
         "memory": None if findings.memory is None else findings.memory.as_json(),
         "host_load": findings.load,
         "data": None if findings.corpus is None else findings.corpus.facts.as_json(),
+        "eval_data": None if findings.held_out is None else findings.held_out.facts.as_json(),
         "steps": None if findings.corpus is None else steps_in_all(findings.config, findings.corpus),
         "warnings": [] if findings.checkpoint is None else list(findings.checkpoint.notices),
         "resume_from": None if findings.saved is None else str(findings.saved.folder),

@@ -106,10 +106,16 @@ class HeadPlace:
 
     def loss_and_backward(self, x: Buffer, labels: Tensor, scale: float) -> tuple[float, Buffer]:
         """The loss summed over the labels [T] that count, and the gradient of `scale` times it by x [T, H]."""
+        return self.runner.loss_and_backward(self._weights(), x, labels, self.gradients, scale)
+
+    def loss(self, x: Buffer, labels: Tensor) -> float:
+        """That loss alone."""
+        return self.runner.loss(self._weights(), x, labels)
+
+    def _weights(self) -> HeadWeights:
         assert self.norm is not None
         assert self.table is not None
-        weights = HeadWeights(self.norm, self.chunks, self.table)
-        return self.runner.loss_and_backward(weights, x, labels, self.gradients, scale)
+        return HeadWeights(self.norm, self.chunks, self.table)
 
     def take_table(self) -> HeadGrads:
         """The gradients without the norm's."""

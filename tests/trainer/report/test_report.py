@@ -8,6 +8,7 @@ import pytest
 from tests.trainer.report.conftest import MakeRun
 from trainer.__main__ import main
 from trainer.report.comparison import compare
+from trainer.report.figures import loss_curves
 from trainer.report.ranges import parse_ranges, ranges_of
 from trainer.report.report import make_report
 from trainer.report.runs import ReportError, read_runs
@@ -129,3 +130,17 @@ def test_a_page_that_cannot_be_written_is_an_error_and_leaves_nothing(
     assert main(["report", str(run), "--html", str(tmp_path / "none" / "page.html")]) == 2
     assert "choose another --html" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
+
+
+def test_held_out_losses_are_a_column_where_there_are_any(make_run: MakeRun):
+    folder = make_run("a", [1.0] * 6)
+    lines = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
+    lines[1]["eval_loss"], lines[2]["eval_loss"] = 2.5, 2.25
+    (folder / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = make_report([folder], [(1, 3), (4, 6)])
+    table = report.tables()[0]
+    assert table.header[-1] == "eval loss"
+    assert [row[-1] for row in table.rows] == ["2.2500", "-"]
+    assert [each["eval_loss"] for each in report.as_json()["runs"][0]["ranges"]] == [2.25, None]
+    assert "a, held out" in loss_curves(report.runs)
+    assert "held out" not in loss_curves(make_report([make_run("b", [1.0] * 6)]).runs)
