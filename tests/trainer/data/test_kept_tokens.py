@@ -105,17 +105,17 @@ def test_what_is_damaged_is_made_again(model, data, cache, name, fault):
 
 
 def test_processes_make_what_this_one_makes(model, tmp_path, cache, monkeypatch):
-    data = write(tmp_path / "many.jsonl", 3000)
+    data = write(tmp_path / "many.jsonl", 600)
     here = tokens_of(data, model, (), str(cache), print)
-    monkeypatch.setattr(make_tokens, "SMALL_BYTES", 1 << 15)
-    monkeypatch.setattr(make_tokens, "CHUNK_BYTES", 1 << 13)
+    monkeypatch.setattr(make_tokens, "SMALL_BYTES", 1 << 12)
+    monkeypatch.setattr(make_tokens, "CHUNK_BYTES", 1 << 11)
     monkeypatch.setattr(make_tokens, "available_cpus", lambda: 2)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
     assert same(tokens_of(data, model, (), str(cache), print), here)
     text = data.read_text().splitlines()
-    text[2000] = '{"text": "a", "rejected": "b"}'
+    text[400] = '{"text": "a", "rejected": "b"}'
     data.write_text("\n".join(text))
-    with pytest.raises(DataError, match=r"many\.jsonl:2001: has rejected beside text") as raised:
+    with pytest.raises(DataError, match=r"many\.jsonl:401: has rejected beside text") as raised:
         tokens_of(data, model, (), str(cache), print)
     assert "--ignore-fields rejected" in raised.value.hint
 

@@ -40,10 +40,10 @@ def assert_same_state(one, other):
     assert first.files == second.files
 
 
-@pytest.mark.parametrize("accum", [1, 4])
+@pytest.mark.parametrize(("accum", "steps"), [(1, 20), (4, 8)])
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
-def test_20_steps_equal_transformers_on_the_whole_batch(kind, accum, data, tmp_path, request):
-    config = settings(request.getfixturevalue(kind), data, tmp_path / "run", steps=20, accum=accum)
+def test_steps_equal_transformers_on_the_whole_batch(kind, accum, steps, data, tmp_path, request):
+    config = settings(request.getfixturevalue(kind), data, tmp_path / "run", steps=steps, accum=accum)
     found = losses(train(config))
     assert found == pytest.approx(reference_losses(config), rel=1e-5)
     assert found[-1] < found[0] - 0.1
