@@ -21,9 +21,9 @@ from graphcache.errors import GraphcacheError
 from graphcache.process.whole_file import replace_file
 from graphcache.store.files import check_writable, dangling_hint, is_temporary, make_folder, sync_folder
 
-LOCK, SETTINGS, ENVIRONMENT = "lock", "config.json", "environment.json"
+LOCK, SETTINGS, ENVIRONMENT, PREDICTION = "lock", "config.json", "environment.json", "prediction.json"
 # What a run writes.
-_WRITTEN = re.compile(r"(config|environment(-\d+)?|calls)\.json|steps\.jsonl|metrics\.prom|checkpoints")
+_WRITTEN = re.compile(r"(config|environment(-\d+)?|calls|prediction)\.json|steps\.jsonl|metrics\.prom|checkpoints")
 # Settings that config.json has had since the first version, and that no model's config.json has.
 _OWN_SETTINGS = frozenset({"model", "data", "out", "resident_layers", "update_workers"})
 _SPACE_HINT = "free some space there, or choose another --out"

@@ -10,7 +10,7 @@ from typing import Any
 from trainer.report.comparison import Comparison, compare
 from trainer.report.ranges import StepRange, ranges_of
 from trainer.report.runs import RecordedRun, read_runs
-from trainer.report.tables import Table, comparison_table, difference_table, range_table
+from trainer.report.tables import Table, comparison_table, difference_table, prediction_table, range_table
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,9 @@ class Report:
     def tables(self) -> list[Table]:
         """Everything that the report says, in the order of reading."""
         tables = [range_table(run, ranges) for run, ranges in zip(self.runs, self.ranges, strict=True)]
+        predicted = prediction_table(self.runs)
+        if predicted is not None:
+            tables.append(predicted)
         if self.comparisons:
             tables.append(comparison_table(self.comparisons))
         return tables + [difference_table(each) for each in self.comparisons if each.differences]
@@ -35,6 +38,7 @@ class Report:
                 "folder": str(run.folder),
                 "steps": len(run.steps),
                 "ranges": [each.as_json() for each in ranges],
+                "prediction": dict(run.prediction),
             }
             for run, ranges in zip(self.runs, self.ranges, strict=True)
         ]

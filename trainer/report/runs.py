@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graphcache.errors import UsageError
-from trainer.record.folder import ENVIRONMENT, SETTINGS, RunFolder
+from trainer.record.folder import ENVIRONMENT, PREDICTION, SETTINGS, RunFolder
 
 # Fields of a line of steps.jsonl that every report needs.
 NEEDED = ("step", "loss", "tokens", "label_tokens", "step_secs", "update_wait_secs")
@@ -28,6 +28,7 @@ class RecordedRun:
     label:       how tables and figures name the run: the folder's name, with its parent where two share it
     steps:       lines of steps.jsonl in the order of their steps, one for each step
     environment: environment.json of the last session; empty where the run was killed before it was written
+    prediction:  prediction.json of the last session that came to its end; empty without one
     """
 
     label: str
@@ -35,6 +36,7 @@ class RecordedRun:
     steps: Sequence[Mapping[str, Any]]
     settings: Mapping[str, Any]
     environment: Mapping[str, Any]
+    prediction: Mapping[str, Any]
 
     def loss_at(self) -> dict[int, float]:
         """The loss of each step."""
@@ -73,6 +75,7 @@ def _read(folder: Path, label: str) -> RecordedRun:
         steps=ordered,
         settings=_json(folder / SETTINGS),
         environment=_json(folder / ENVIRONMENT),
+        prediction=_json(folder / PREDICTION),
     )
 
 

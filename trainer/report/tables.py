@@ -41,6 +41,21 @@ def _range_row(each: StepRange) -> tuple[str, ...]:
     )
 
 
+def prediction_table(runs: Sequence[RecordedRun]) -> Table | None:
+    """Predicted against measured step times of the last session of each run; None where no run has any."""
+    rows = []
+    for run in runs:
+        measured = run.prediction.get("measured_step_secs")
+        for name, what in (("before", "before it began"), ("own_costs", "the model with its own costs")):
+            found = run.prediction.get(name) or {}
+            secs = found.get("step_secs")
+            if secs is not None and measured is not None:
+                error = f"{secs / measured - 1:+.1%}"
+                rows.append((run.label, what, str(found.get("basis")), f"{secs:.3f}", f"{measured:.3f}", error))
+    header = ("run", "predicted", "from", "predicted s", "measured s", "error")
+    return Table("predicted against measured", header, tuple(rows), words=3) if rows else None
+
+
 def comparison_table(comparisons: Sequence[Comparison]) -> Table:
     """Every other run against the first."""
     header = ("run", "losses", "speed", "common steps")

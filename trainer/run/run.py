@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from contextlib import ExitStack, closing
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +16,10 @@ from trainer.config import RunConfig
 from trainer.host.heap import give_back_free_memory, share_one_heap
 from trainer.host.numerics import deterministic, thread_count
 from trainer.optim.adamw import open_optimizer, worker_count
+from trainer.plan.prediction import Prediction, from_artifacts, from_own_steps
 from trainer.preflight.host_load import wait_for_load
 from trainer.preflight.preflight import Findings, Ready
-from trainer.record.folder import RunFolder
+from trainer.record.folder import PREDICTION, RunFolder
 from trainer.record.report import Progress, steps_line, summary
 from trainer.record.say import data_lines, held_out_lines
 from trainer.record.watchers import open_watchers
@@ -43,17 +45,19 @@ def run(config: RunConfig) -> dict[str, Any]:
         warn(ready.checkpoint)
         warn_unproven(ready.graphs)
         give_back_free_memory()
+        saved: Path | None
+        times: dict[str, Any]
         with Progress(ready.steps) as progress:
             for line in _start_lines(ready):
                 progress.say(line)
             if ready.saved is not None and ready.done >= ready.steps:
-                saved = ready.saved.folder  # nothing to do, so nothing is written
+                saved, times = ready.saved.folder, {}  # nothing to do, so nothing is written
             else:
                 load = wait_for_load(config.wait_for_load, config.wait_secs, progress.say)
-                saved = _train(ready, folder, stop, progress, load)
+                saved, times = _train(ready, folder, stop, progress, load)
     # A run that was killed may have left lines of steps that no checkpoint has.
     records = folder.steps_up_to(max(ready.done, ready.steps))
-    return summary(config, records, saved)
+    return {**summary(config, records, saved), **times}
 
 
 def _start_lines(ready: Ready) -> list[str]:
@@ -66,7 +70,10 @@ def _start_lines(ready: Ready) -> list[str]:
     return [*devices, *data, steps_line(ready.steps, ready.saved)]
 
 
-def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progress, load: float | None) -> Any:
+def _train(
+    ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progress, load: float | None
+) -> tuple[Path | None, dict[str, Any]]:
+    """The last checkpoint, and what the summary says of step times."""
     config = ready.config
     with ExitStack() as opened:
         devices = [opened.enter_context(closing(device)) for device in ready.open_devices()]
@@ -95,8 +102,29 @@ def _train(ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progres
             done=ready.done,
             steps=ready.steps,
         )
-        folder.begin_session(config.as_json(), {**environment(ready), "host_load": load}, ready.done)
-        return session.train(stop, progress)
+        predicted = from_artifacts(
+            ready.step,
+            None if ready.graphs is None or config.eager_layers else ready.graphs.estimates(),
+            config,
+            ready.choice.kind,
+            workers=worker_count(config),
+            in_turns=network.in_turns,
+        )
+        facts = {**environment(ready), "host_load": load, "prediction": predicted.as_json()}
+        folder.begin_session(config.as_json(), facts, ready.done)
+        saved = session.train(stop, progress)
+        return saved, _predicted_and_measured(predicted, ready, folder, in_turns=network.in_turns)
+
+
+def _predicted_and_measured(
+    predicted: Prediction, ready: Ready, folder: RunFolder, *, in_turns: bool
+) -> dict[str, Any]:
+    """This session's steps against what was predicted: RUN/prediction.json, and two lines of the summary."""
+    ours = [record for record in folder.steps() if record["step"] > ready.done]
+    own, measured = from_own_steps(ready.step, ours, workers=worker_count(ready.config), in_turns=in_turns)
+    facts = {"before": predicted.as_json(), "own_costs": own.as_json(), "measured_step_secs": measured}
+    folder.write(PREDICTION, facts)
+    return {"predicted_step_secs": predicted.step_secs, "modelled_step_secs": own.step_secs}
 
 
 def _held_out(ready: Ready, folder: RunFolder) -> HeldOut | None:

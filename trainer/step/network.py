@@ -29,6 +29,11 @@ class Network:
         return self.embedding is self.head
 
     @property
+    def in_turns(self) -> bool:
+        """Whether devices take turns, on one thread: their calls may not run at the same time, or there is one."""
+        return len(self.devices) < 2 or not all(device.runs_beside_others for device in self.devices)
+
+    @property
     def units(self) -> tuple[ModelUnit, ...]:
         """Every unit once, in the order of a checkpoint."""
         return (self.embedding, *self.layers, self.norm, *(() if self.tied else (self.head,)))

@@ -59,11 +59,11 @@ class StepPlay:
     def run(self) -> None:
         """All of it. Raises the first error of any device's thread."""
         devices = [DevicePlay(self, device) for device in self.network.devices]
-        if len(devices) > 1 and all(device.runs_beside_others for device in self.network.devices):
-            self._run_threads(devices)
-        else:
+        if self.network.in_turns:
             for stage in self._step.stages:
                 devices[stage.device].do(stage)
+        else:
+            self._run_threads(devices)
 
     def _run_threads(self, devices: Sequence[DevicePlay]) -> None:
         errors: list[BaseException] = []

@@ -1,0 +1,70 @@
+"""A run's step time, predicted before it begins, and held against what its steps took. No torch.
+
+Two questions: were the costs right (the compiler's estimates, assumed host speeds), and is the model right (the step
+played with the costs that the run's own steps show)? docs/placement.md derives the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+from trainer.config import RunConfig
+from trainer.plan.costs import CostsError, StepCosts, from_run
+from trainer.plan.estimates import from_estimates
+from trainer.plan.timeline import play
+from trainer.step.schedule import Step
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """step_secs: None where nothing can be told; basis: where the costs are from, or why there are none."""
+
+    step_secs: float | None
+    basis: str
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def from_artifacts(
+    step: Step, estimates: Mapping[str, int] | None, config: RunConfig, kind: str, *, workers: int, in_turns: bool
+) -> Prediction:
+    """What a step should take by the compiler's estimates of device time.
+
+    estimates: nanoseconds of a call by graph name; None where graphs do not come from the cache
+    kind:      cpu, emulator or furiosa; in_turns: whether devices wait for one another's calls
+    """
+    if estimates is None:
+        return Prediction(None, "the host computes what a card would: no estimate is of its speed")
+    if kind == "emulator" and config.emulated_time is None:
+        return Prediction(None, "the emulator takes the host's time: --emulated-time gives it a card's")
+    try:
+        costs = from_estimates(step, estimates, workers, "the compiler's estimates")
+    except CostsError as error:
+        return Prediction(None, error.message)
+    costs = _as_emulated(costs, config)
+    return Prediction(play(step, costs, in_turns=in_turns).step_secs, costs.basis)
+
+
+def from_own_steps(
+    step: Step, records: Sequence[Mapping[str, Any]], *, workers: int, in_turns: bool
+) -> tuple[Prediction, float | None]:
+    """The model with the costs that a run's `records` show, and the median step time that it should give; the first
+    step, which loads, is in neither."""
+    measured = median(record["step_secs"] for record in records[1:]) if len(records) > 1 else None
+    try:
+        costs = from_run(step, records, workers)
+    except CostsError as error:
+        return Prediction(None, error.message), measured
+    return Prediction(play(step, costs, in_turns=in_turns).step_secs, costs.basis), measured
+
+
+def _as_emulated(costs: StepCosts, config: RunConfig) -> StepCosts:
+    """With what `--emulated-time` makes of estimates and copies."""
+    if config.emulated_time is None:
+        return costs
+    scaled = {kind: secs * config.emulated_time for kind, secs in costs.pass_secs.items()}
+    return replace(costs, pass_secs=scaled, copy_bytes_per_sec=config.emulated_link * 1e9)
