@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ _ONE_A_LINE = f"each line of a {', '.join(JSON_SUFFIXES)} file is one JSON objec
 _HINT = "--data is a .jsonl, .json, .parquet or text file in UTF-8"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 PARQUET_ROWS = 1024
+_SPACE = re.compile(r"[ \t\n\r]*")  # what JSON takes for white space
+_DECODER = json.JSONDecoder()
 
 
 def holds_records(path: Path) -> bool:
@@ -77,23 +80,47 @@ def _json_records(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         if not text.strip():
             continue
         if not started and text.lstrip().startswith(b"["):
-            yield from _array(path, text + file.read())
+            yield from _array(path, b"".join((text, file.read())))
             return
         started = True
         yield number, text
 
 
 def _array(path: Path, data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The items of a JSON array, counted from 1."""
+    """The items of a JSON array, counted from 1. They are read one by one: all of them take several times the file."""
     _check_bytes(str(path), data)
     try:
-        items = json.loads(data)
+        text = data.decode()
+        del data
+        position = _past_space(text, text.index("[") + 1)
+        number, at_end = 1, text.startswith("]", position)
+        while not at_end:
+            _, end = _DECODER.raw_decode(text, position)
+            yield number, text[position:end].encode()
+            position, at_end = _behind_item(text, end)
+            number += 1
+        if _past_space(text, position + 1) < len(text):
+            raise json.JSONDecodeError("Extra data", text, position + 1)
     except ValueError as error:
         raise DataError(f"{path}: not one JSON array in UTF-8: {error}", hint=_ONE_A_LINE) from error
     except RecursionError as error:
         raise DataError(f"{path}: JSON that is nested too deeply to be read") from error
-    for number, item in enumerate(items, 1):
-        yield number, json.dumps(item).encode()
+
+
+def _behind_item(text: str, end: int) -> tuple[int, bool]:
+    """Where the next item of an array begins, or its bracket, and whether it is the bracket. Raises JSONDecodeError."""
+    position = _past_space(text, end)
+    if text.startswith("]", position):
+        return position, True
+    if not text.startswith(",", position):
+        raise json.JSONDecodeError("Expecting ',' delimiter", text, position)
+    return _past_space(text, position + 1), False
+
+
+def _past_space(text: str, position: int) -> int:
+    found = _SPACE.match(text, position)
+    assert found is not None  # it matches nothing, too
+    return found.end()
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

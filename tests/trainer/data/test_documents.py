@@ -1,14 +1,20 @@
 from __future__ import annotations
 
 import json
+import tempfile
+import tracemalloc
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.tiny import SPECIAL, TEMPLATE
 from trainer.data.chat import ChatTemplate
 from trainer.data.conversation import Conversation
 from trainer.data.documents import Reader
 from trainer.data.errors import ChatTemplateError, DataError
+from trainer.data.files import raw_records
 from trainer.data.turns import TurnFinder
 
 
@@ -48,6 +54,44 @@ def test_a_json_file_is_read_by_lines_and_never_as_plain_text(tmp_path, name):
     with pytest.raises(DataError, match="not one JSON array") as raised:
         documents(tmp_path, '[{"text": "a"}\n{"text": "b"}]', name)
     assert "one array" in raised.value.hint
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v)
+)
+
+
+@given(st.lists(JSON_VALUES), st.sampled_from([None, 0, 3, "\t"]), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_an_array_has_the_items_that_json_reads_in_it(items, indent, ascii_only):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "data.json")
+        path.write_text("\ufeff \r\n" + json.dumps(items, indent=indent, ensure_ascii=ascii_only) + "\r\n")
+        found = list(raw_records(path))
+    assert [number for number, _ in found] == list(range(1, len(items) + 1))
+    assert [json.loads(raw) for _, raw in found] == items
+
+
+@pytest.mark.parametrize(
+    "text", ["[", "[1", "[1,", "[1,]", "[,1]", "[1 2]", "[1] 2", "[1],", "[[1]", "[1]\u00a0", '["a]', "[1\u00a0]"]
+)
+def test_an_array_that_is_none_is_an_error(tmp_path, text):
+    path = tmp_path / "data.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match="not one JSON array"):
+        list(raw_records(path))
+
+
+def test_the_items_of_an_array_are_not_in_memory_all_at_once(tmp_path):
+    path = tmp_path / "data.json"
+    path.write_text(json.dumps([{"messages": [{"role": "user", "content": f"{n}"}] * 4} for n in range(10_000)]))
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in raw_records(path)) == 10_000
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 3.5 * path.stat().st_size  # the file, and once more while it is decoded
 
 
 def test_only_the_completion_counts(tmp_path):
