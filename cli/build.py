@@ -70,7 +70,7 @@ PROOFS = ("all", "auto", "none")
 MOST_SECS, MOST_GB = 1e9, 1e6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """What a command line asks for: a model's graphs, from which catalogs and options, and where it all goes.
 
@@ -306,7 +306,15 @@ def _marked_request(
         )
     model = ModelSource(module, TensorTable.from_groups(()), None)
     listing = Listing(tuple(found.values()), ())
-    return Request(model, (), CatalogOptions(), fusion or DEFAULT_FUSION, listing, store, ())
+    return Request(
+        model=model,
+        catalogs=(),
+        options=CatalogOptions(),
+        fusion=fusion or DEFAULT_FUSION,
+        listing=listing,
+        store=store,
+        manifests=(),
+    )
 
 
 def exit_code(report: Report) -> int:
@@ -369,7 +377,15 @@ def read_request(
     if manifest is not None:
         functions = [*catalog.functions(names), *(graph.function for graph in listing.graphs)]
         check_sources(functions, [manifest.absolute().parent])
-    return Request(model, names, chosen, fusion, listing, store, tuple(known.values()))
+    return Request(
+        model=model,
+        catalogs=names,
+        options=chosen,
+        fusion=fusion,
+        listing=listing,
+        store=store,
+        manifests=tuple(known.values()),
+    )
 
 
 def _before(path: Path) -> dict[Path, Manifest]:

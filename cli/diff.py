@@ -132,7 +132,14 @@ def _compared(
     root = store.root if store.layout.is_store() or remotes else None
     programs = Programs(root, known_programs(baseline.manifest for baseline in current), guard=store.guard)
     baselines = current if since is None else of_revision(current, since, programs, Path.cwd())
-    now = Now(SourceHashes(WorkTree()), programs, toolchain.parts, store, installed_torch(), export_programs)
+    now = Now(
+        sources=SourceHashes(WorkTree()),
+        programs=programs,
+        toolchain=toolchain.parts,
+        store=store,
+        torch=installed_torch(),
+        export=export_programs,
+    )
     results = compare([(baseline.recorded, listed(baseline.manifest)) for baseline in baselines], now)
     compared = [
         Compared(baseline, comparisons, _build_command(baseline, cache), verify_command(baseline, comparisons, cache))

@@ -93,7 +93,11 @@ def command(
     if not keys and not manifests:
         entries = list(store.entries())
     # Others may have written the entries, and the functions that they name are called.
-    refused = [Proven(entry, "skipped", REFUSED.format(entry.graph.function)) for entry in entries if not _may(entry)]
+    refused = [
+        Proven(entry=entry, ending="skipped", reason=REFUSED.format(entry.graph.function))
+        for entry in entries
+        if not _may(entry)
+    ]
     entries = [entry for entry in entries if _may(entry)]
     listener: ProofListener = Quiet() if as_json else Lines()
     with memo_of(store.root) as memo:

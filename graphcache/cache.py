@@ -163,7 +163,14 @@ class Cache:
         programs = Programs(root, known_programs([recorded]), read_only=self.read_only, guard=self._store.guard)
         with memo_of(self.folder, read_only=self.read_only) as memo:
             parts = visible_parts(memo).parts
-        now = Now(SourceHashes(WorkTree()), programs, parts, self._store, installed_torch(), export_programs)
+        now = Now(
+            sources=SourceHashes(WorkTree()),
+            programs=programs,
+            toolchain=parts,
+            store=self._store,
+            torch=installed_torch(),
+            export=export_programs,
+        )
         (comparisons,) = compare([(recorded, listed(recorded))], now)
         return comparisons
 

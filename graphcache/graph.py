@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import groupby
 from typing import Any, Literal
 
@@ -60,6 +60,7 @@ class Graph:
     catalog: str
     function: str
     args: tuple[TensorSpec, ...]
+    _: KW_ONLY
     constants: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, str] | None = None
     by_content: bool = False
@@ -125,9 +126,9 @@ class Graph:
             value["catalog"],
             value["function"],
             tuple(TensorSpec.from_json(a) for a in value["args"]),
-            dict(value["constants"]),
-            None if value["settings"] is None else dict(value["settings"]),
-            value.get("by_content", False),
+            constants=dict(value["constants"]),
+            settings=None if value["settings"] is None else dict(value["settings"]),
+            by_content=value.get("by_content", False),
         )
 
 

@@ -48,7 +48,7 @@ class Refused:
         return f"{self.graph} is refused: {self.cause}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PlanItem:
     """One graph.
 
@@ -147,10 +147,12 @@ def plan(
     What `store` lacks it is asked to bring from where it may look further: first programs, then artifacts, all at once.
     Raises SourceError when a graph's source cannot be read.
     """
-    return Planner(sources, programs, toolchain, store, choice, only or {}).items(graphs)
+    return Planner(
+        sources=sources, programs=programs, toolchain=toolchain, store=store, choice=choice, only=only or {}
+    ).items(graphs)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Planner:
     """What `plan` needs to know; a build asks it again when a way was refused."""
 
@@ -235,7 +237,7 @@ class Planner:
     def _of_way(self, graph: Graph, way: Way) -> PlanItem:
         made = way.graph
         source = self.sources.of(made.function)
-        item = PlanItem(graph, source, "unknown", "", way=None if made is graph else way)
+        item = PlanItem(graph=graph, source=source, state="unknown", reason="", way=None if made is graph else way)
         torch = self.toolchain.get("torch")
         if torch is None:
             return replace(item, reason="torch is not installed, so its program cannot be told")

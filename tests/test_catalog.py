@@ -21,11 +21,11 @@ def test_a_function_beside_an_installed_catalog_may_be_called():
     "function", ["os:system", "subprocess:run", "trainerx:f", "", ":", ".trainer:f", "builtins:exec"]
 )
 def test_no_other_function_may(function):
-    assert not may_be_called(Graph("g", "adamw", function, TENSOR, {"command": "true"}))
+    assert not may_be_called(Graph("g", "adamw", function, TENSOR, constants={"command": "true"}))
 
 
 def test_a_function_that_is_given_no_tensor_is_no_graph():
-    assert not may_be_called(Graph("g", "adamw", "trainer.run.run:main", (), {"argv": []}))
+    assert not may_be_called(Graph("g", "adamw", "trainer.run.run:main", (), constants={"argv": []}))
 
 
 def listed(names: str) -> Listing:

@@ -34,7 +34,14 @@ COST = Cost(2.0, 1.5, 1 << 30)
 
 
 def graph(size: int = 8, **changed) -> Graph:
-    made = Graph(f"step[{size}]", "demo", "pkg.graphs:step", (TensorSpec("x", "float32", (size,)),), {}, SETTINGS)
+    made = Graph(
+        f"step[{size}]",
+        "demo",
+        "pkg.graphs:step",
+        (TensorSpec("x", "float32", (size,)),),
+        constants={},
+        settings=SETTINGS,
+    )
     return dataclasses.replace(made, **changed)
 
 
@@ -77,7 +84,16 @@ def test_each_state_has_its_reason(store):
     entry = commit(store, ready)
     for each, retry in ((failed, False), (retryable, True)):
         key = Key.of(program_of(each), CHOSEN, SETTINGS)
-        store.record_failure(Failure(key, each.name, "Not importable", "logs/x", retry, "2026-11-29T15:04:05Z"))
+        store.record_failure(
+            Failure(
+                key=key,
+                graph=each.name,
+                cause="Not importable",
+                log="logs/x",
+                retryable=retry,
+                created="2026-11-29T15:04:05Z",
+            )
+        )
     items = planned(store, ready, missing, failed, retryable, unknown)
     assert [(item.state, item.reason) for item in items] == [
         ("ready", ""),
@@ -213,7 +229,7 @@ def manifest(source: SourceHash, *, form: str = PROGRAM_FORMAT) -> Manifest:
         listing=Listing((graph(),), ()),
         sources={graph().name: source},
         programs={graph().name: program_of(graph())},
-        compiled={graph().name: Compiled("a" * 64, 1, COST, None)},
+        compiled={graph().name: Compiled(artifact="a" * 64, size_bytes=1, cost=COST, estimate_ns=None)},
     )
     return dataclasses.replace(made, program_format=form)
 

@@ -38,7 +38,7 @@ def _wait(_context: click.Context, _parameter: click.Parameter, value: str) -> f
 
 def _run_options(function: F) -> F:
     """The settings of a run, in the order of the help. Their values are checked by RunConfig alone."""
-    path, default = click.Path(path_type=Path), RunConfig(Path(), Path(), Path())
+    path, default = click.Path(path_type=Path), RunConfig(model=Path(), data=Path(), out=Path())
     betas = f"{default.beta1},{default.beta2}"
     options = (
         click.option("--model", type=path, required=True, help="Checkpoint folder: Llama or Qwen2, safetensors."),
@@ -133,7 +133,9 @@ def run_command(as_json: bool, betas: tuple[float, float], **settings: Any) -> N
 @click.option(
     "--ignore-fields", metavar="A,B", default="", show_default=False, help="Fields of records not to be read."
 )
-@click.option("--seq", type=int, default=RunConfig(Path(), Path(), Path()).seq, help="Tokens in a sequence.")
+@click.option(
+    "--seq", type=int, default=RunConfig(model=Path(), data=Path(), out=Path()).seq, help="Tokens in a sequence."
+)
 @click.option("--show", type=int, default=3, help="How many documents are printed.")
 @click.option("--cache", metavar="DIR", help="Where tokens are kept: as for `run`.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -37,7 +37,7 @@ class ConfigError(UsageError):
     name = "config"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """One run. Counts unless the name says otherwise.
 

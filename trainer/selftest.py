@@ -34,7 +34,7 @@ from trainer.preflight.cached_graphs import CachedGraphs, find_graphs
 FORMAT = "graphcache-selftest-1"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DeviceResult:
     """One graph on one device.
 
@@ -112,7 +112,9 @@ def _result(
     device: DeviceBackend, item: PlanItem, right: bool | None, text: str, started: float, secs: float | None = None
 ) -> DeviceResult:
     took = time.monotonic() - started if secs is None else secs
-    return DeviceResult(device.name, item.made.name, _key(item), right, text, round(took, 3))
+    return DeviceResult(
+        device=device.name, graph=item.made.name, key=_key(item), right=right, text=text, secs=round(took, 3)
+    )
 
 
 def _call(device: DeviceBackend, graph: Graph, inputs: Sequence[Tensor]) -> list[Tensor]:

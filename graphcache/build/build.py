@@ -38,7 +38,7 @@ def default_jobs() -> int:
     return max(1, min(available_cpus(), int(available_memory_bytes() * MEMORY_SHARE) // WORKER_BYTES))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BuildOptions:
     """How to build.
 

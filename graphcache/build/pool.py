@@ -47,7 +47,7 @@ class Answer:
     payload: tuple[bytes, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Death:
     """A worker that is gone. `retryable`: whether another one could succeed where it failed; `hint`: what may help;
     `over_limit`: whether it took more time or memory than the build gives a graph."""
@@ -59,7 +59,7 @@ class Death:
     over_limit: bool = False
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Worker:
     """One process. `busy` from its start until its first line, and from a request until its answer.
 
@@ -175,7 +175,7 @@ class Pool:
                 start_new_session=True,
             )
         now = time.monotonic()
-        worker = Worker(number, process, folder, log, now, now + START_SECS)
+        worker = Worker(number=number, process=process, folder=folder, log=log, since=now, deadline=now + START_SECS)
         self.workers.append(worker)
         assert process.stdout is not None
         self._selector.register(process.stdout, selectors.EVENT_READ, worker)
@@ -204,14 +204,24 @@ class Pool:
         if worker.busy and time.monotonic() > worker.deadline:
             secs = f"{worker.deadline - worker.since:.3g} s"
             if not worker.revision:
-                return Death(worker, f"not ready after {secs}", retryable=True)
+                return Death(worker=worker, cause=f"not ready after {secs}", retryable=True)
             return Death(
-                worker, f"not done after {secs}, the limit (--timeout)", True, "give it a longer --timeout", True
+                worker=worker,
+                cause=f"not done after {secs}, the limit (--timeout)",
+                retryable=True,
+                hint="give it a longer --timeout",
+                over_limit=True,
             )
         held, limit = resident_bytes(worker.process.pid), self._limits.memory_bytes
         if held > limit:
             cause = f"held {bytes_text(held)} of memory, the limit is {bytes_text(limit)} (--memory)"
-            return Death(worker, cause, True, "give each worker more: a larger --memory, or fewer --jobs", True)
+            return Death(
+                worker=worker,
+                cause=cause,
+                retryable=True,
+                hint="give each worker more: a larger --memory, or fewer --jobs",
+                over_limit=True,
+            )
         return None
 
     def _bury(self, worker: Worker, death: Death | None) -> Death:
@@ -222,7 +232,8 @@ class Pool:
                 worker.process.wait(timeout=5)
         code = worker.process.poll()
         self._kill(worker)
-        return death or Death(worker, *_ending(code))
+        cause, retryable = _ending(code)
+        return death or Death(worker=worker, cause=cause, retryable=retryable)
 
     def _kill(self, worker: Worker) -> None:
         self.workers.remove(worker)

@@ -31,7 +31,7 @@ MUST_MATCH = ("furiosa-torch", "compiler-revision", "torch", "fusion")
 Ending = Literal["proven", "disproven", "unproven", "skipped", "left", "failed"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Proven:
     """How one entry ended. reason: for people; empty when it is proven. expected_secs: of one that is left."""
 
@@ -44,7 +44,7 @@ class Proven:
 
     @classmethod
     def of(cls, entry: Entry, verdict: Verdict, *, fresh: bool) -> Proven:
-        return cls(entry, verdict.state, verdict.reason, verdict, fresh)
+        return cls(entry=entry, ending=verdict.state, reason=verdict.reason, verdict=verdict, fresh=fresh)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -113,7 +113,9 @@ def prove(
         for entry in group:
             difference = other_toolchain(entry, toolchain, MUST_MATCH)
             if difference:
-                found[entry.key.digest] = Proven(entry, "skipped", f"another toolchain: {difference}")
+                found[entry.key.digest] = Proven(
+                    entry=entry, ending="skipped", reason=f"another toolchain: {difference}"
+                )
             else:
                 ours.append(entry)
         if ours:
@@ -196,7 +198,12 @@ class _Job:
             while queue and self._deadline is not None and not self._fits(queue[0], self._deadline):
                 entry = queue.pop(0)
                 secs = self._expected(entry)
-                yield Proven(entry, "left", f"it should take {secs:.3g} s, more than is left", expected_secs=secs)
+                yield Proven(
+                    entry=entry,
+                    ending="left",
+                    reason=f"it should take {secs:.3g} s, more than is left",
+                    expected_secs=secs,
+                )
             if queue:
                 entry = queue.pop(0)
                 self._running[worker] = entry
@@ -209,9 +216,9 @@ class _Job:
 
     def _ended(self, entry: Entry, event: Answer | Death) -> Proven:
         if isinstance(event, Death):
-            return Proven(entry, "failed", event.cause)
+            return Proven(entry=entry, ending="failed", reason=event.cause)
         if "error" in event.value:
-            return Proven(entry, "failed", event.value["error"]["message"])
+            return Proven(entry=entry, ending="failed", reason=event.value["error"]["message"])
         verdict = Verdict.decode(str(event.value["verdict"]).encode())
         self._store.record_verdict(verdict)
         self._took += verdict.secs

@@ -43,7 +43,7 @@ MOST_TRIES = 3
 LOG_BYTES = 1 << 20
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Task:
     """A graph that a worker has. After its export `item` has its key, `claim` is held, and `outputs` are known; after
     its compile `entry` is in the store, and is being proven."""
@@ -119,7 +119,14 @@ class Building:
     ) -> list[Outcome]:
         """How each graph ended, in the order given; then those that their ways need besides."""
         self._toolchain, self._retry = toolchain, retry
-        planner = Planner(SourceHashes(WorkTree()), self._programs, toolchain, self._store, choice, {})
+        planner = Planner(
+            sources=SourceHashes(WorkTree()),
+            programs=self._programs,
+            toolchain=toolchain,
+            store=self._store,
+            choice=choice,
+            only={},
+        )
         self._planner = planner
         items = planner.items(graphs)
         self._items = {item.graph.name: item for item in items}
@@ -168,7 +175,9 @@ class Building:
             if self._queue:
                 self._check_revision(worker)
                 item = self._queue.pop(0)
-                self._tasks[worker] = Task(item, time.monotonic(), self._tries.pop(item.graph.name, 0) + 1)
+                self._tasks[worker] = Task(
+                    item=item, since=time.monotonic(), tries=self._tries.pop(item.graph.name, 0) + 1
+                )
                 self._workers.send(worker, {"op": "export", "graph": item.made.as_json()})
                 self._listener.started(item.made, self._expected.get(item.made.name))
 
@@ -342,7 +351,14 @@ class Building:
             if task.export_cost is not None:
                 assert item.key is not None
                 created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-                failure = Failure(item.key, item.made.name, cause, trouble.log, retryable, created)
+                failure = Failure(
+                    key=item.key,
+                    graph=item.made.name,
+                    cause=cause,
+                    log=trouble.log,
+                    retryable=retryable,
+                    created=created,
+                )
                 self._store.record_failure(failure)
         tried = task.export_cost is not None and (over_limit or not retryable)
         if not tried or not self._go_on(item, trouble):

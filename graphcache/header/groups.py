@@ -39,7 +39,7 @@ class Shape(NamedTuple):
     size_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TensorGroup(Typed):
     """Tensors of one dtype and shape whose names differ in numbers only.
 
@@ -100,7 +100,7 @@ class TensorGroup(Typed):
             raise GroupError(f"not a tensor group: {quoted(value)}") from None
         if not (texts and sizes):
             raise GroupError(f"not a tensor group: {quoted(value)}")
-        return cls(pattern, indices, dtype, tuple(shape), size_bytes)
+        return cls(pattern=pattern, indices=indices, dtype=dtype, shape=tuple(shape), size_bytes=size_bytes)
 
 
 def collapse(tensors: Iterable[tuple[str, Shape]]) -> tuple[TensorGroup, ...]:
@@ -111,8 +111,14 @@ def collapse(tensors: Iterable[tuple[str, Shape]]) -> tuple[TensorGroup, ...]:
         pattern, numbers = _split(name)
         found[pattern, shape, len(numbers)].add(numbers)
     groups = [
-        TensorGroup(pattern, " x ".join(_ranges(numbers) for numbers in box), *shape)
-        for (pattern, shape, _), members in found.items()
+        TensorGroup(
+            pattern=pattern,
+            indices=" x ".join(_ranges(numbers) for numbers in box),
+            dtype=dtype,
+            shape=shape,
+            size_bytes=size_bytes,
+        )
+        for (pattern, (dtype, shape, size_bytes), _), members in found.items()
         for box in _boxes(members)
     ]
     return tuple(sorted(groups, key=lambda g: (g.pattern, g.indices, g.dtype, g.shape, g.size_bytes)))

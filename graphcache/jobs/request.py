@@ -15,7 +15,7 @@ OVERHEAD_BYTES = 1 * GIB
 ROOM = 1.25
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class JobRequest:
     """build: the build command's words, without shard and remotes; graphs: how many it has
 

@@ -33,7 +33,7 @@ DONE: frozenset[Kind] = frozenset({"unchanged", "same program", "planned"})
 Exporter = Callable[[Sequence[Graph]], Sequence[Answer | GraphcacheError]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Now:
     """The side of now.
 
@@ -50,7 +50,7 @@ class Now:
     export: Exporter
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """One graph, then and now.
 
@@ -225,7 +225,10 @@ def _comparisons(side: Side, failed: Mapping[str, str], now: Now) -> tuple[Compa
         before = recorded.pop(item.graph.name, None)
         note = failed.get(_asked(item, side.toolchain), "")
         found.append(_comparison(side, before, item, note and f"program unknown here: {note}", costs))
-    return (*found, *(Comparison(name, before, None, ()) for name, before in recorded.items()))
+    return (
+        *found,
+        *(Comparison(name=name, recorded=before, item=None, reasons=()) for name, before in recorded.items()),
+    )
 
 
 def _by_listed_name(side: Side) -> dict[str, Recorded]:
@@ -245,7 +248,7 @@ def _renamed(graph: Graph) -> tuple[str, str]:
 
 
 def _comparison(side: Side, before: Recorded | None, item: PlanItem, note: str, costs: Costs) -> Comparison:
-    bare = Comparison(item.graph.name, before, item, ())
+    bare = Comparison(name=item.graph.name, recorded=before, item=item, reasons=())
     reasons: list[str] = []
     if bare.kind == "stale" and before is not None:
         reasons = _stale(side, before, item)
@@ -260,7 +263,7 @@ def _comparison(side: Side, before: Recorded | None, item: PlanItem, note: str, 
         elif bare.kind == "missing from the store" or item.state in ("failed", "disproven"):
             reasons.append(item.reason)
     expected = costs.expect(item.made) if bare.to_compile else None
-    return Comparison(bare.name, before, item, tuple(reasons), expected)
+    return Comparison(name=bare.name, recorded=before, item=item, reasons=tuple(reasons), expected=expected)
 
 
 def _stale(side: Side, before: Recorded, item: PlanItem) -> list[str]:

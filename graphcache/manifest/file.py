@@ -125,15 +125,15 @@ def _decode(value: dict[str, Any]) -> Manifest:
     _check_options(options)
     config = value["config"]
     return Manifest(
-        records.text("model", value["model"]),
-        None if config is None else dict(records.mapping("config", config)),
-        tuple(TensorGroup.from_json(group) for group in _list("groups", value["groups"])),
-        tuple(records.text("a catalog", name) for name in _list("catalogs", value["catalogs"])),
-        dict(options),
-        toolchain,
-        graphs,
-        tuple(_decode_use(use, names, f"uses[{i}]") for i, use in enumerate(_list("uses", value["uses"]))),
-        records.text("program_format", value["program_format"]),
+        model=records.text("model", value["model"]),
+        config=None if config is None else dict(records.mapping("config", config)),
+        groups=tuple(TensorGroup.from_json(group) for group in _list("groups", value["groups"])),
+        catalogs=tuple(records.text("a catalog", name) for name in _list("catalogs", value["catalogs"])),
+        options=dict(options),
+        toolchain=toolchain,
+        graphs=graphs,
+        uses=tuple(_decode_use(use, names, f"uses[{i}]") for i, use in enumerate(_list("uses", value["uses"]))),
+        program_format=records.text("program_format", value["program_format"]),
     )
 
 
@@ -197,11 +197,11 @@ def _decode_compiled(value: Any) -> Compiled:
     _only(value, {"artifact", "size_bytes", "cost", "estimate_ns", "proof"}, "compiled")
     estimate_ns, proof = value["estimate_ns"], value["proof"]
     return Compiled(
-        records.digits("artifact", value["artifact"], 64),
-        records.count("size_bytes", value["size_bytes"]),
-        Cost(**records.mapping("cost", value["cost"])),
-        None if estimate_ns is None else records.count("estimate_ns", estimate_ns),
-        None if proof is None else Proof(**records.mapping("proof", proof)),
+        artifact=records.digits("artifact", value["artifact"], 64),
+        size_bytes=records.count("size_bytes", value["size_bytes"]),
+        cost=Cost(**records.mapping("cost", value["cost"])),
+        estimate_ns=None if estimate_ns is None else records.count("estimate_ns", estimate_ns),
+        proof=None if proof is None else Proof(**records.mapping("proof", proof)),
     )
 
 

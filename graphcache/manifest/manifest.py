@@ -35,7 +35,7 @@ OPTION_LIMIT = 1 << 40
 DTYPES = ("bfloat16", "float32")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Proof:
     """What a verdict says of an artifact, without when and how long: state, largest share of a bound, and of what."""
 
@@ -57,10 +57,10 @@ class Proof:
     @classmethod
     def of(cls, verdict: Verdict) -> Proof:
         share = None if verdict.share is None else float(f"{verdict.share:.3g}")
-        return cls(verdict.state, share, verdict.method, verdict.seed, verdict.sets)
+        return cls(state=verdict.state, share=share, method=verdict.method, seed=verdict.seed, sets=verdict.sets)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Compiled:
     """What a compile gave: digest and size of the artifact, what it took, the compiler's estimate of device time.
 
@@ -76,10 +76,16 @@ class Compiled:
     @classmethod
     def of(cls, entry: Entry, verdict: Verdict | None = None) -> Compiled:
         proof = None if verdict is None else Proof.of(verdict)
-        return cls(entry.artifact_digest, entry.size_bytes, entry.cost, entry.facts.estimate_ns, proof)
+        return cls(
+            artifact=entry.artifact_digest,
+            size_bytes=entry.size_bytes,
+            cost=entry.cost,
+            estimate_ns=entry.facts.estimate_ns,
+            proof=proof,
+        )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recorded:
     """One graph of a manifest.
 
@@ -113,7 +119,7 @@ class Recorded:
         return "planned" if self.compiled is None else "compiled"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """The graphs of one model for one toolchain.
 
@@ -182,14 +188,14 @@ class Manifest:
             for graph in listing.graphs
         ]
         return cls(
-            model,
-            None if config is None else portable_config(config),
-            tuple(groups),
-            tuple(catalogs),
-            dict(sorted(chosen.items())),
-            dict(sorted(toolchain.items())),
-            tuple(recorded),
-            listing.uses,
+            model=model,
+            config=None if config is None else portable_config(config),
+            groups=tuple(groups),
+            catalogs=tuple(catalogs),
+            options=dict(sorted(chosen.items())),
+            toolchain=dict(sorted(toolchain.items())),
+            graphs=tuple(recorded),
+            uses=listing.uses,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -295,7 +301,7 @@ def recorded_graph(
         raise ValueError("it was compiled and has no program")
     made = graph if way is None else way.graph
     key = None if program is None else Key.of(program, toolchain, made.settings)
-    return Recorded(graph, source, program, key, compiled, way, refused)
+    return Recorded(graph=graph, source=source, program=program, key=key, compiled=compiled, way=way, refused=refused)
 
 
 def _compiled_json(compiled: Compiled) -> dict[str, Any]:

@@ -123,10 +123,17 @@ class Compiled:
 
     def _graph(self, specs: tuple[TensorSpec, ...], constants: Mapping[str, Any]) -> Graph:
         function = f"{self.module}:{self.name}"
-        bare = Graph("", CATALOG, function, specs, dict(constants), self._settings)
+        bare = Graph("", CATALOG, function, specs, constants=dict(constants), settings=self._settings)
         dtypes = sorted({spec.dtype for spec in specs})
         words = [*dtypes, bare.shapes, *(f"{name}={_plain(value)}" for name, value in sorted(constants.items()))]
-        return Graph(f"{self.name}[{' '.join(words)}]", CATALOG, function, specs, dict(constants), self._settings)
+        return Graph(
+            f"{self.name}[{' '.join(words)}]",
+            CATALOG,
+            function,
+            specs,
+            constants=dict(constants),
+            settings=self._settings,
+        )
 
     def _check(self, specs: tuple[TensorSpec, ...]) -> None:
         sizes: dict[str, int] = {}

@@ -42,7 +42,7 @@ class Deviation:
                 records.secs(name, getattr(self, name))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """What a proof found.
 

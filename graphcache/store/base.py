@@ -128,7 +128,7 @@ class Entry:
             raise CorruptError(f"an entry of {len(data)} bytes lacks a field: {error}") from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Failure:
     """A compile that failed. Never an entry, so nothing can be served from it.
 

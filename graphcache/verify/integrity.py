@@ -23,7 +23,7 @@ from graphcache.store.quarantine import move_to_quarantine
 from graphcache.store.reading import read_file
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """What a store holds after it was looked through. Paths are relative to the store's folder.
 

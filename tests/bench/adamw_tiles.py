@@ -61,7 +61,7 @@ def _graph(size: str, form: str | None, tactic: str) -> Graph:
     flat = graph(math.prod(shape), "bfloat16")
     args = tuple(TensorSpec(a.name, a.dtype, shape if a.elements > 1 else a.shape) for a in flat.args)
     function = FUNCTION if form is None else f"tests.bench.adamw_forms:{form}"
-    return Graph(flat.name, "adamw", function, args, {}, {"tactic": tactic})
+    return Graph(flat.name, "adamw", function, args, constants={}, settings={"tactic": tactic})
 
 
 def _measured(pool: Pool, made: Graph, quiet: bool) -> tuple[dict[str, Any], float]:

@@ -49,7 +49,7 @@ def pipeline_secs(manifest: Path, devices: int, accum: int) -> tuple[float, int]
     """Forward and backward of a step of the manifest's model, in emulated seconds, and the layers in a group."""
     recorded = read_manifest(manifest)
     model = ModelConfig.from_json(recorded.config or {})
-    config = RunConfig(Path(), Path(), Path(), accum=accum)
+    config = RunConfig(model=Path(), data=Path(), out=Path(), accum=accum)
     with ExitStack() as opened:
         timing = EmulatedTime(_estimate_of(manifest), SLOWER, LINK_BYTES_PER_SEC / SLOWER, arithmetic=False)
         cards = [opened.enter_context(_card(f"emulator:{i}", timing)) for i in range(devices)]
@@ -89,7 +89,7 @@ def update_wait_secs(manifest: Path, accum: int) -> tuple[float, float]:
 def _step_of(manifest: Path, accum: int) -> Step:
     recorded = read_manifest(manifest)
     model = ModelConfig.from_json(recorded.config or {})
-    config = RunConfig(Path(), Path(), Path(), accum=accum, seq=recorded.catalog_options.sequence)
+    config = RunConfig(model=Path(), data=Path(), out=Path(), accum=accum, seq=recorded.catalog_options.sequence)
     return choose_step(model, config, 1, micro_batches=accum, pool_bytes=POOL_BYTES)[0]
 
 

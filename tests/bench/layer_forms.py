@@ -97,7 +97,7 @@ Q_WEIGHT, KV_WEIGHT, QKV_WEIGHT = ((N * D, H), BF), ((K * D, H), BF), ((ALL * D,
 
 def form(module: str, function: str, *specs: Spec, settings: Mapping[str, str] = PRODUCTS, **constants: Any) -> Graph:
     args = tuple(TensorSpec(f"x{i}", dtype, shape) for i, (shape, dtype) in enumerate(specs))
-    return Graph(function, "bench", f"{module}:{function}", args, constants, settings)
+    return Graph(function, "bench", f"{module}:{function}", args, constants=constants, settings=settings)
 
 
 # Of the trainer, and of this file.

@@ -147,7 +147,7 @@ def test_a_program_that_was_found_out_is_remembered(machine: FakeMachine) -> Non
 
 
 def test_settings_are_part_of_the_key(machine: FakeMachine) -> None:
-    hinted = Graph("h", "fake", GRAPHS[0].function, GRAPHS[0].args, {}, {"tactic": "io-bound"})
+    hinted = Graph("h", "fake", GRAPHS[0].function, GRAPHS[0].args, constants={}, settings={"tactic": "io-bound"})
     report = machine.build([GRAPHS[0], hinted])
     assert states(report) == {"g0": "compiled", "h": "compiled"}
     first, second = (o.entry for o in report.outcomes)
@@ -159,7 +159,7 @@ def test_settings_are_part_of_the_key(machine: FakeMachine) -> None:
 
 
 def test_an_unknown_setting_is_refused_before_anything_starts(machine: FakeMachine) -> None:
-    odd = Graph("h", "fake", GRAPHS[0].function, GRAPHS[0].args, {}, {"tactic": "fastest"})
+    odd = Graph("h", "fake", GRAPHS[0].function, GRAPHS[0].args, constants={}, settings={"tactic": "fastest"})
     with pytest.raises(UsageError, match="tactic='fastest'"):
         machine.build([odd], worker=NO_WORKER)
 

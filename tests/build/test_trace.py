@@ -20,7 +20,7 @@ def graph(number: int) -> Graph:
 
 
 def outcome(number: int) -> Outcome:
-    item = PlanItem(graph(number), SourceHash("s", {}), "missing", "no artifact")
+    item = PlanItem(graph=graph(number), source=SourceHash("s", {}), state="missing", reason="no artifact")
     return Outcome(item, "failed", None)
 
 

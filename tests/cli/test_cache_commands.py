@@ -174,7 +174,16 @@ def test_verify_says_which_is_corrupt_and_exits_with_1(store, entries, invoke):
 
 def test_verify_looks_at_failures_and_remembered_programs(store, entries, invoke):
     Programs(store.root).remember("ab" * 32, entries[0].graph, "2.10.0", entries[0].program)
-    store.record_failure(Failure(fake_key(9), "fake", "killed", "logs/fake.log", True, "2026-11-29T12:00:00Z"))
+    store.record_failure(
+        Failure(
+            key=fake_key(9),
+            graph="fake",
+            cause="killed",
+            log="logs/fake.log",
+            retryable=True,
+            created="2026-11-29T12:00:00Z",
+        )
+    )
     assert "corrupt  0" in invoke("verify").out
     (program,), (failure,) = store.layout.program_files(), store.layout.failure_files()
     for path in (program, failure):
@@ -225,7 +234,16 @@ def test_stats_by_catalog_with_what_hits_saved(store, entries, invoke):
     with memo_of(store.root) as memo:
         for _ in range(4):
             Ledger(memo).record([entries[0].key.digest])
-    store.record_failure(Failure(fake_key(9), "fake", "killed", "logs/fake.log", True, "2026-11-29T12:00:00Z"))
+    store.record_failure(
+        Failure(
+            key=fake_key(9),
+            graph="fake",
+            cause="killed",
+            log="logs/fake.log",
+            retryable=True,
+            created="2026-11-29T12:00:00Z",
+        )
+    )
     facts = json.loads(invoke("stats", "--json").out)
     assert facts["catalogs"]["adamw"]["entries"] == 2
     assert facts["catalogs"]["adamw"]["saved_secs"] == 4 * entries[0].cost.wall_secs

@@ -286,7 +286,14 @@ def test_a_compile_that_was_refused_before_says_so(project, diff):
     project.build(store=False)
     recorded = project.recorded().graphs[0]
     project.store.record_failure(
-        Failure(recorded.key, recorded.graph.name, "Not importable: it", "logs/a", False, "2026-11-29T15:04:05Z")
+        Failure(
+            key=recorded.key,
+            graph=recorded.graph.name,
+            cause="Not importable: it",
+            log="logs/a",
+            retryable=False,
+            created="2026-11-29T15:04:05Z",
+        )
     )
     assert diff(code=1)["step[32]"] == ("missing from the store", ["failed before: Not importable: it"])
 

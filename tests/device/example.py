@@ -29,7 +29,7 @@ def double_graph(elements: int = 1024, catalog: str = "test") -> Graph:
 
 def two_results_graph(elements: int = 8) -> Graph:
     specs = tuple(TensorSpec(name, "float32", (elements,)) for name in ("x", "y"))
-    return Graph("two-results", "test", f"{__name__}:sum_and_difference", specs, {"scale": 3.0})
+    return Graph("two-results", "test", f"{__name__}:sum_and_difference", specs, constants={"scale": 3.0})
 
 
 def compile_artifact(graph: Graph, scratch: Path, settings: Mapping[str, str] | None = None) -> Artifact:

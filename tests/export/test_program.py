@@ -47,7 +47,7 @@ def test_constants_count_by_content() -> None:
 def test_names_of_arguments_and_graphs_are_no_part_of_it() -> None:
     graph = graph_of("scaled_sum")
     args = tuple(TensorSpec(f"other_{a.name}", a.dtype, a.shape) for a in graph.args)
-    other = Graph("another-name", "another", graph.function, args, {}, {"tactic": "io-bound"})
+    other = Graph("another-name", "another", graph.function, args, constants={}, settings={"tactic": "io-bound"})
     assert export(other).program == export(graph).program
 
 

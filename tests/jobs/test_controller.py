@@ -76,7 +76,17 @@ class Controller:
 def test_pods_that_are_killed_evicted_and_out_of_memory_fill_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = JobRequest("g", "i", ["graphcache", "build"], 10, SHARDS, "s3://x/y", None, None, 3600)
+    request = JobRequest(
+        name="g",
+        image="i",
+        build=["graphcache", "build"],
+        graphs=10,
+        shards=SHARDS,
+        remote="s3://x/y",
+        volume=None,
+        peak_bytes=None,
+        deadline_secs=3600,
+    )
     spec = objects(request, secret=None, namespace=None, train=[], cards=1)[1]["spec"]
     controller = Controller(spec)
     machine = FakeMachine(tmp_path, monkeypatch)

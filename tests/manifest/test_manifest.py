@@ -38,13 +38,21 @@ GRAPH = Graph(
     "adamw",
     "trainer.graphs.adamw:adamw",
     (TensorSpec("master", "float32", (8,)), TensorSpec("grad", "bfloat16", (8,))),
-    {"eps": 1e-6},
-    {"tactic": "compute-bound"},
+    constants={"eps": 1e-6},
+    settings={"tactic": "compute-bound"},
 )
 OTHER = replace(GRAPH, name="adamw[16]", settings={})
 SOURCE = SourceHash("5" * 64, {"trainer/graphs/adamw.py::adamw": "0123456789abcdef"})
-COMPILED = Compiled("a" * 64, 219_000, Cost(1.5, 1.3, 3 << 30), 154_000)
-GROUPS = (TensorGroup("model.layers.{}.mlp.down_proj.weight", "0-31", "BF16", (4096, 14336), 117_440_512),)
+COMPILED = Compiled(artifact="a" * 64, size_bytes=219_000, cost=Cost(1.5, 1.3, 3 << 30), estimate_ns=154_000)
+GROUPS = (
+    TensorGroup(
+        pattern="model.layers.{}.mlp.down_proj.weight",
+        indices="0-31",
+        dtype="BF16",
+        shape=(4096, 14336),
+        size_bytes=117_440_512,
+    ),
+)
 
 
 def manifest(**changed) -> Manifest:

@@ -56,8 +56,8 @@ def graphs() -> dict[str, Graph]:
             "qkv_bias_grad": qwen2["qkv_bias_grad"],
             "chunk_forward with bias": replace(whole, args=(*whole.args, bias)),
             "adamw": adamw.graph(4096, dtype),
-            "cast": Graph("cast", "tiles", "trainer.graphs.tiles:cast", (total,), {"dtype": dtype}),
-            "tiles": Graph("tiles", "tiles", "trainer.graphs.tiles:join", pieces, {"shape": [30, 20]}),
+            "cast": Graph("cast", "tiles", "trainer.graphs.tiles:cast", (total,), constants={"dtype": dtype}),
+            "tiles": Graph("tiles", "tiles", "trainer.graphs.tiles:join", pieces, constants={"shape": [30, 20]}),
         }
         found |= {f"{dtype}-{name}": graph for name, graph in listed.items()}
     return found
@@ -104,7 +104,7 @@ def test_a_right_graph_is_proven(name: str) -> None:
 def test_more_precision_inside_is_proven_too(name: str) -> None:
     """The compiler may keep float32 where the function rounds to bfloat16."""
     graph = GRAPHS[name]
-    wide = Graph(graph.name, graph.catalog, graph.function, graph.args, graph.constants)
+    wide = Graph(graph.name, graph.catalog, graph.function, graph.args, constants=graph.constants)
 
     def run(inputs: Results) -> Results:
         dtypes = [result.dtype for result in eager(wide, inputs)]

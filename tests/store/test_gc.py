@@ -132,7 +132,16 @@ def test_what_killed_writes_left_goes_after_a_day(store, entries):
 
 
 def test_failures_logs_and_quarantined_files_go_after_a_month(store, entries):
-    store.record_failure(Failure(fake_key(9), "fake", "x", "logs/fake.log", False, "2026-11-29T12:00:00Z"))
+    store.record_failure(
+        Failure(
+            key=fake_key(9),
+            graph="fake",
+            cause="x",
+            log="logs/fake.log",
+            retryable=False,
+            created="2026-11-29T12:00:00Z",
+        )
+    )
     log = store.layout.new_log("fake[8]")
     log.parent.mkdir()
     log.write_text("x")

@@ -139,7 +139,14 @@ def test_files_are_readable_as_the_umask_allows_and_writable_by_nobody(store):
 
 
 def test_a_failure_is_kept_apart_and_cleared_by_a_commit(store):
-    failure = Failure(KEY, "fake[8]", "killed by signal 9", "logs/fake.log", True, "2026-11-29T12:00:00Z")
+    failure = Failure(
+        key=KEY,
+        graph="fake[8]",
+        cause="killed by signal 9",
+        log="logs/fake.log",
+        retryable=True,
+        created="2026-11-29T12:00:00Z",
+    )
     store.record_failure(failure)
     assert store.failure(KEY) == failure
     assert store.failures() == [failure]
@@ -152,17 +159,39 @@ def test_a_failure_is_kept_apart_and_cleared_by_a_commit(store):
 
 def test_the_last_failure_is_the_one_that_is_kept(store):
     for cause in ("first", "second"):
-        store.record_failure(Failure(KEY, "fake[8]", cause, "logs/fake.log", False, "2026-11-29T12:00:00Z"))
+        store.record_failure(
+            Failure(
+                key=KEY,
+                graph="fake[8]",
+                cause=cause,
+                log="logs/fake.log",
+                retryable=False,
+                created="2026-11-29T12:00:00Z",
+            )
+        )
     assert store.failure(KEY).cause == "second"
 
 
 def test_a_log_with_an_absolute_path_is_refused(store):
     with pytest.raises(ValueError, match="relative"):
-        store.record_failure(Failure(KEY, "fake[8]", "x", "/tmp/fake.log", False, "2026-11-29T12:00:00Z"))
+        store.record_failure(
+            Failure(
+                key=KEY,
+                graph="fake[8]",
+                cause="x",
+                log="/tmp/fake.log",
+                retryable=False,
+                created="2026-11-29T12:00:00Z",
+            )
+        )
 
 
 def test_a_damaged_failure_record_is_none(store):
-    store.record_failure(Failure(KEY, "fake[8]", "x", "logs/fake.log", False, "2026-11-29T12:00:00Z"))
+    store.record_failure(
+        Failure(
+            key=KEY, graph="fake[8]", cause="x", log="logs/fake.log", retryable=False, created="2026-11-29T12:00:00Z"
+        )
+    )
     path = store.layout.failure(KEY)
     path.chmod(0o644)
     path.write_bytes(path.read_bytes().replace(b"false", b"true "))
@@ -198,7 +227,16 @@ def test_a_folder_is_a_store_once_it_has_a_file_of_one(store):
     folder.mkdir(parents=True)
     (folder / "weights.safetensors").write_bytes(b"theirs")
     assert not store.layout.is_store()
-    store.record_failure(Failure(KEY, "fake[8]", "killed", "logs/fake.log", True, "2026-11-29T12:00:00Z"))
+    store.record_failure(
+        Failure(
+            key=KEY,
+            graph="fake[8]",
+            cause="killed",
+            log="logs/fake.log",
+            retryable=True,
+            created="2026-11-29T12:00:00Z",
+        )
+    )
     assert store.layout.is_store()
     store.clear_failure(KEY)
     assert not store.layout.is_store()

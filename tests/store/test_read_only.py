@@ -58,7 +58,9 @@ def test_a_commit_is_a_clear_error_that_names_the_owner(foreign):
             foreign.commit(fake_key(1), fake_artifact(fake_key(1)), fake_facts())
         assert f"belongs to user {foreign.root.stat().st_uid}" in caught.value.hint
         with pytest.raises(StoreError, match="Permission denied"):
-            foreign.record_failure(Failure(KEY, "fake", "x", "logs/x", False, "2026-11-29T12:00:00Z"))
+            foreign.record_failure(
+                Failure(key=KEY, graph="fake", cause="x", log="logs/x", retryable=False, created="2026-11-29T12:00:00Z")
+            )
         # What is there already needs no writing.
         assert foreign.commit(KEY, fake_artifact(KEY), fake_facts()) == foreign.lookup(KEY)
         with foreign.claim(KEY) as alone:
@@ -98,7 +100,9 @@ def test_a_store_used_read_only_writes_nothing(store):
     reader = ReadOnly(store.root)
     for act in (
         lambda: reader.commit(KEY, fake_artifact(KEY), fake_facts()),
-        lambda: reader.record_failure(Failure(KEY, "fake", "x", "logs/x", False, "2026-11-29T12:00:00Z")),
+        lambda: reader.record_failure(
+            Failure(key=KEY, graph="fake", cause="x", log="logs/x", retryable=False, created="2026-11-29T12:00:00Z")
+        ),
         lambda: reader.clear_failure(KEY),
     ):
         with pytest.raises(StoreError, match="read-only"):

@@ -18,7 +18,9 @@ from tests.store.fakes import fake_artifact, fake_facts, fake_key
 
 KEY = fake_key(settings={"tactic": "compute-bound"})
 ENTRY = Entry(KEY, Object.of(fake_artifact(KEY)), fake_facts(), "2026-11-29T12:00:00Z")
-FAILURE = Failure(KEY, "fake[8]", "killed", "logs/fake.log", True, "2026-11-29T12:00:00Z")
+FAILURE = Failure(
+    key=KEY, graph="fake[8]", cause="killed", log="logs/fake.log", retryable=True, created="2026-11-29T12:00:00Z"
+)
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -15,4 +15,4 @@ def step(x: Any, **constants: Any) -> Any:
 
 
 def fake_graph(name: str, elements: int = 16, function: str = FUNCTION, **constants: Any) -> Graph:
-    return Graph(name, "fake", function, (TensorSpec("x", "float32", (elements,)),), constants)
+    return Graph(name, "fake", function, (TensorSpec("x", "float32", (elements,)),), constants=constants)

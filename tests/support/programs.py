@@ -101,4 +101,4 @@ def sorted_sum(x: Tensor, y: Tensor) -> Tensor:
 
 def graph_of(function: str, shape: tuple[int, ...] = (4,), dtype: str = "float32", **constants: object) -> Graph:
     args = tuple(TensorSpec(name, dtype, shape) for name in ("x", "y"))
-    return Graph(function, "programs", f"{__name__}:{function}", args, constants)
+    return Graph(function, "programs", f"{__name__}:{function}", args, constants=constants)

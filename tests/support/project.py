@@ -62,15 +62,15 @@ def catalog(table, config, options):
 
 def graph(function, size, **constants):
     spec = TensorSpec("x", options_dtype, (size,))
-    return Graph(f"{function}[{size}]", "demo", f"demo_graphs.graphs:{function}", (spec,), constants, SETTINGS)
+    return Graph(f"{function}[{size}]", "demo", f"demo_graphs.graphs:{function}", (spec,), constants=constants, settings=SETTINGS)
 
 
 options_dtype = "float32"
 """
 RECOMMENDED = {"tactic": "io-bound"}
 GROUPS = (
-    TensorGroup("layers.{}.small", "0-3", "BF16", (4, 8), 64),
-    TensorGroup("layers.{}.large", "0-3", "BF16", (16, 8), 256),
+    TensorGroup(pattern="layers.{}.small", indices="0-3", dtype="BF16", shape=(4, 8), size_bytes=64),
+    TensorGroup(pattern="layers.{}.large", indices="0-3", dtype="BF16", shape=(16, 8), size_bytes=256),
 )
 CHOSEN = {**TOOLCHAIN, "fusion": "8", "mesh": "single"}
 

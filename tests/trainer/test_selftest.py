@@ -42,7 +42,11 @@ def graphs(tmp_path: Path) -> CachedGraphs:
     items = []
     for i, graph in enumerate({graph.name: graph for graph in listed}.values()):
         entry = store.commit(fake_key(i), fake_artifact(fake_key(i)), fake_facts(graph.name))
-        items.append(PlanItem(graph, SourceHash("0" * 64, {}), "ready", "", fake_key(i), entry))
+        items.append(
+            PlanItem(
+                graph=graph, source=SourceHash("0" * 64, {}), state="ready", reason="", key=fake_key(i), entry=entry
+            )
+        )
     return CachedGraphs(store, items, "graphcache build")
 
 

@@ -150,7 +150,9 @@ def test_files_that_the_store_never_writes_are_listed_and_are_no_corruption(stor
 
 
 def test_strays_are_listed_in_all_folders_of_the_store_and_its_own_files_are_none(store, entries):
-    store.record_failure(Failure(entries[0].key, "fake", "x", "", False, "2026-11-29T12:00:00Z"))
+    store.record_failure(
+        Failure(key=entries[0].key, graph="fake", cause="x", log="", retryable=False, created="2026-11-29T12:00:00Z")
+    )
     Programs(store.root).remember("a source", entries[0].graph, "2.10.0", "c" * 64)
     log = store.layout.new_log("fake[8]")
     rewrite(store.layout.object(entries[1].artifact_digest), b"half")

@@ -69,7 +69,7 @@ def _parts(config: ModelConfig, options: CatalogOptions, tokens: int) -> dict[st
     ) -> Graph:
         settings = products(*args) if settings is None else settings
         name_ = f"head.{name}[{sizes_text(sizes)}]"
-        return Graph(name_, "head", function or f"{MODULE}:{name}", args, constants, settings)
+        return Graph(name_, "head", function or f"{MODULE}:{name}", args, constants=constants, settings=settings)
 
     x, norm, weight = tensor("x", tokens, hidden), tensor("norm", hidden), tensor("weight", rows, hidden)
     bias = (tensor("bias", rows),) if chunks.padding else ()

@@ -216,7 +216,7 @@ def graph(
     """
     settings = products(*args) if settings is None else settings
     name = f"layer.{label or function}[{sizes_text(sizes)}]"
-    return Graph(name, "layer", f"{MODULE}:{function}", args, constants or {}, settings)
+    return Graph(name, "layer", f"{MODULE}:{function}", args, constants=constants or {}, settings=settings)
 
 
 def sizes_text(sizes: Iterable[int]) -> str:

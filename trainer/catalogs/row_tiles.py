@@ -85,7 +85,7 @@ def join_rows(catalog: str, whole: TensorSpec, calls: int) -> Graph:
     args = tuple(replace(tile, name=f"tile{i}") for i in range(calls))
     sizes = "x".join(map(str, whole.shape))
     name = f"{catalog}.join_rows[{sizes} of {calls}{' float32' if whole.dtype == FLOAT else ''}]"
-    return Graph(name, catalog, "trainer.graphs.tiles:join", args, {"shape": list(whole.shape)}, {})
+    return Graph(name, catalog, "trainer.graphs.tiles:join", args, constants={"shape": list(whole.shape)}, settings={})
 
 
 def _like(*places: int) -> Callable[[Graph], list[TensorSpec]]:

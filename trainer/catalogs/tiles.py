@@ -32,7 +32,7 @@ def cuts(weight: Weight, options: CatalogOptions) -> list[tuple[str, int]]:
 def cast(elements: int, dtype: str) -> Graph:
     """A tile of a gradient, [elements] float32, to the compute dtype."""
     args = (TensorSpec("total", "float32", (elements,)),)
-    return Graph(f"tiles.cast[{elements}]", "tiles", f"{MODULE}:cast", args, {"dtype": dtype}, {})
+    return Graph(f"tiles.cast[{elements}]", "tiles", f"{MODULE}:cast", args, constants={"dtype": dtype}, settings={})
 
 
 def join(weight: Weight, options: CatalogOptions) -> Graph:
@@ -42,7 +42,7 @@ def join(weight: Weight, options: CatalogOptions) -> Graph:
     shape = "x".join(map(str, weight.shape))
     runs = "+".join(f"{len(list(run))}*{size}" for size, run in groupby(sizes))
     name, constants = f"tiles.join[{shape} of {runs}]", {"shape": list(weight.shape)}
-    return Graph(name, "tiles", f"{MODULE}:join", args, constants, {})
+    return Graph(name, "tiles", f"{MODULE}:join", args, constants=constants, settings={})
 
 
 def catalog(table: TensorTable, config: Mapping[str, Any] | None, options: CatalogOptions) -> Listing:

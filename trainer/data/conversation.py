@@ -34,7 +34,7 @@ _WRITTEN = ("role", "content", "tool_calls", *REASONING)
 _BOOKKEEPING = frozenset({"name", "tool_call_id", "id", "type", "timestamp", "date"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Conversation:
     """What a template is given.
 
@@ -96,7 +96,9 @@ def of_pair(where: str, record: Mapping[str, Any], ignored: frozenset[str], know
         raise DataError(f"{where}: prompt is a list of messages, and completion is not")
     found = _conversation(where, record, [*prompt, *completion], ignored, known)
     trained = [counts and i >= len(prompt) for i, counts in enumerate(found.trained)]
-    return Conversation(found.messages, trained, found.tools, found.documents, found.options)
+    return Conversation(
+        messages=found.messages, trained=trained, tools=found.tools, documents=found.documents, options=found.options
+    )
 
 
 def _conversation(
@@ -107,11 +109,11 @@ def _conversation(
     given = {name: record.get(name) for name in ("tools", "documents", "chat_template_kwargs") if name not in ignored}
     places = [f"{where}: message {i}" for i in range(len(messages))]
     return Conversation(
-        [_message(place, message, ignored, known) for place, message in zip(places, messages, strict=True)],
-        [_is_trained(place, message, ignored) for place, message in zip(places, messages, strict=True)],
-        _objects(where, "tools", given.get("tools")),
-        _objects(where, "documents", given.get("documents")),
-        _options(where, given.get("chat_template_kwargs")),
+        messages=[_message(place, message, ignored, known) for place, message in zip(places, messages, strict=True)],
+        trained=[_is_trained(place, message, ignored) for place, message in zip(places, messages, strict=True)],
+        tools=_objects(where, "tools", given.get("tools")),
+        documents=_objects(where, "documents", given.get("documents")),
+        options=_options(where, given.get("chat_template_kwargs")),
     )
 
 

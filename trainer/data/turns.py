@@ -129,7 +129,9 @@ class TurnFinder:
         """Where answer i begins."""
         if i == 0:
             # Many templates cannot write no turn at all. What does not depend on the answer is before it.
-            answered = self.template.as_taken(Conversation([{"role": "assistant", "content": _ANSWERED}], ()))
+            answered = self.template.as_taken(
+                Conversation(messages=[{"role": "assistant", "content": _ANSWERED}], trained=())
+            )
             return _common(text, self.template.render([*answered, *messages[1:]], conversation))
         asked = self.template.render(messages[:i], conversation, prompt=True)
         if text.startswith(asked):
@@ -148,9 +150,15 @@ class TurnFinder:
         return self._frames[key]
 
     def _learned(self, conversation: Conversation) -> Frame | None:
-        given = Conversation((), (), conversation.tools, conversation.documents, conversation.options)
+        given = Conversation(
+            messages=(),
+            trained=(),
+            tools=conversation.tools,
+            documents=conversation.documents,
+            options=conversation.options,
+        )
         parts = [("user", _ASKED), ("assistant", _ANSWERED), ("user", _ASKED_AGAIN)]
-        probe = Conversation([{"role": role, "content": text} for role, text in parts], ())
+        probe = Conversation(messages=[{"role": role, "content": text} for role, text in parts], trained=())
         try:
             turns = self.template.as_taken(probe)
             history, asked = (self.template.render(turns[:1], given, prompt=prompt) for prompt in (False, True))

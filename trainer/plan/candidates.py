@@ -44,7 +44,7 @@ class Fault:
         return f"{self.what} would hold {self.needs_bytes:,} of {self.has_bytes:,} bytes"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Candidate:
     """A number of devices and of resident layers on each.
 
@@ -127,7 +127,17 @@ def candidates(
             tokens = config.accum * config.micro_batch * config.seq
             faults = tuple(_faults(memory, limits))
             costs = costs_of(step)
-            found.append(Candidate(count, resident, memory, costs, play(step, costs), tokens, faults))
+            found.append(
+                Candidate(
+                    devices=count,
+                    resident_layers=resident,
+                    memory=memory,
+                    costs=costs,
+                    timeline=play(step, costs),
+                    tokens=tokens,
+                    faults=faults,
+                )
+            )
             if any(device.total_bytes > (limits.pool_bytes or math.inf) for device in memory.devices):
                 break
     return found

@@ -33,7 +33,7 @@ class CostsError(UsageError):
     name = "costs"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StepCosts:
     """Costs of one device and of the host beside it.
 

@@ -61,7 +61,7 @@ class DiskSpaceError(GraphcacheError):
     name = "disk-space"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Ready:
     """A run that lacks nothing. held_out: None without --eval-data; graphs: None where none come from the cache."""
 
@@ -162,15 +162,15 @@ class Findings:
         assert self.step is not None
         assert self.memory is not None
         return Ready(
-            self.config,
-            self.checkpoint,
-            self.corpus,
-            self.held_out,
-            self.saved,
-            self.choice,
-            self.step,
-            self.memory,
-            self.graphs,
+            config=self.config,
+            checkpoint=self.checkpoint,
+            corpus=self.corpus,
+            held_out=self.held_out,
+            saved=self.saved,
+            choice=self.choice,
+            step=self.step,
+            memory=self.memory,
+            graphs=self.graphs,
         )
 
     def _look_at_model(self, checkpoint: InputCheckpoint, devices: int) -> None:

@@ -17,7 +17,7 @@ COMPARED = ("versions", "machine", "devices", "data")
 SHOWN_DIGITS = 12
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """`other` against `base`, over the steps that both have.
 
@@ -53,13 +53,13 @@ def compare(base: RecordedRun, other: RecordedRun) -> Comparison:
     common = sorted(ours.keys() & theirs.keys())
     gaps = [(abs(theirs[step] - ours[step]), step) for step in common]
     return Comparison(
-        base.label,
-        other.label,
-        len(common),
-        bool(common) and all(ours[step] == theirs[step] for step in common),
-        max(gaps, key=lambda gap: (gap[0], -gap[1]), default=None),
-        _speed_ratio(base, other, set(common)),
-        tuple(_differences(base, other)),
+        base=base.label,
+        other=other.label,
+        common_steps=len(common),
+        equal_losses=bool(common) and all(ours[step] == theirs[step] for step in common),
+        largest=max(gaps, key=lambda gap: (gap[0], -gap[1]), default=None),
+        speed_ratio=_speed_ratio(base, other, set(common)),
+        differences=tuple(_differences(base, other)),
     )
 
 

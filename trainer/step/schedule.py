@@ -83,7 +83,7 @@ class Update:
     resident: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Stage:
     """What one device does in one go: `work` for each micro-batch, in order; then `updates`, in order."""
 
@@ -94,7 +94,7 @@ class Stage:
     updates: tuple[Update, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Step:
     """One optimizer step of `micro_batches` on devices; `stages` are in an order in which one thread can do them all.
 
@@ -184,7 +184,9 @@ def describe_step(
 ) -> Step:
     """A step of a model whose layers are placed so."""
     stages = tuple(_Stages(model, placement).all())
-    return Step(model, options, placement, micro_batches, clipped, stages)
+    return Step(
+        model=model, options=options, placement=placement, micro_batches=micro_batches, clipped=clipped, stages=stages
+    )
 
 
 class _Stages:
@@ -221,7 +223,7 @@ class _Stages:
                 work.append(Drop(x) if layer == group.start else Leave(x))
         if target != device or self._waits(device):
             work.append(Leave(Activation(group.stop)))
-        return Stage(FORWARD, device, group, tuple(work))
+        return Stage(kind=FORWARD, device=device, layers=group, work=tuple(work))
 
     def _head(self) -> Stage:
         device, layers = self._last, self._placement.layers
@@ -230,7 +232,7 @@ class _Stages:
         if self._waits(device):
             work = Arrive(x), *work, Leave(gradient)
         updates = (Update("norm"), *(() if self._tied else (Update("head"),)))
-        return Stage(HEAD, device, range(layers, layers), work, updates)
+        return Stage(kind=HEAD, device=device, layers=range(layers, layers), work=work, updates=updates)
 
     def _backward(self, device: int, group: range, source: int, target: int | None) -> Stage:
         """source, target: the devices that the gradient comes from and goes to; None: the embedding, on the host."""
@@ -246,4 +248,4 @@ class _Stages:
         updates = [Update(layer, layer in self._resident) for layer in reversed(group)]
         if target is None:
             updates.append(Update("head" if self._tied else "embedding"))
-        return Stage(BACKWARD, device, group, tuple(work), tuple(updates))
+        return Stage(kind=BACKWARD, device=device, layers=group, work=tuple(work), updates=tuple(updates))

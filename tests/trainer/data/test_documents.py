@@ -29,7 +29,7 @@ def documents(tmp_path, text, name="data.jsonl", source=TEMPLATE):
 
 
 def rendered(source, messages):
-    return finder(source).render(Conversation(messages, [m["role"] == "assistant" for m in messages]))
+    return finder(source).render(Conversation(messages=messages, trained=[m["role"] == "assistant" for m in messages]))
 
 
 def answers(document):

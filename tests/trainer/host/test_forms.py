@@ -56,7 +56,7 @@ def cases(rows: int, width: int, groups: int, dtype: torch.dtype) -> dict[str, C
 
 def graph_of(name: str, case: Case) -> Graph:
     specs = tuple(TensorSpec("x", str(a.dtype).removeprefix("torch."), tuple(a.shape)) for a in case[0])
-    return Graph(name, "layer", f"trainer.graphs.{name}", specs, case[1])
+    return Graph(name, "layer", f"trainer.graphs.{name}", specs, constants=case[1])
 
 
 def as_tuple(results: Any) -> tuple[Tensor, ...]:

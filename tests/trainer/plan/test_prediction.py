@@ -20,7 +20,13 @@ from trainer.run.run import run
 from trainer.step.schedule import Step
 
 EMULATED = RunConfig(
-    Path("m"), Path("d"), Path("r"), backend="emulator:2", emulated_time=3.0, emulated_link=0.001, no_arithmetic=True
+    model=Path("m"),
+    data=Path("d"),
+    out=Path("r"),
+    backend="emulator:2",
+    emulated_time=3.0,
+    emulated_link=0.001,
+    no_arithmetic=True,
 )
 
 

@@ -18,7 +18,14 @@ from trainer.step.placement import placements
 from trainer.step.schedule import BACKWARD, FORWARD, HEAD, Step, describe_step
 
 MODEL = ModelConfig.from_json({**LLAMA, "num_hidden_layers": 8})
-COSTS = StepCosts({FORWARD: 1.0, BACKWARD: 3.0, HEAD: 2.0}, math.inf, 0.0, 2, 0.0, "given")
+COSTS = StepCosts(
+    pass_secs={FORWARD: 1.0, BACKWARD: 3.0, HEAD: 2.0},
+    copy_bytes_per_sec=math.inf,
+    update_secs=0.0,
+    workers=2,
+    resident_secs=0.0,
+    basis="given",
+)
 
 
 def step(

@@ -22,7 +22,9 @@ def transformers_loss(model, batches) -> float:
 
 def test_first_loss_and_a_checkpoints_loss_are_those_of_transformers(tmp_path):
     data = write_text(tmp_path / "text.txt")
-    config = RunConfig(real_checkpoint(), data, tmp_path / "run", steps=2, accum=2, seq=64, save_every=1, lr=1e-5)
+    config = RunConfig(
+        model=real_checkpoint(), data=data, out=tmp_path / "run", steps=2, accum=2, seq=64, save_every=1, lr=1e-5
+    )
     first, second = losses(train(config))
     corpus = corpus_of(config)
     assert first == pytest.approx(transformers_loss(config.model, batches_of(config, corpus, 0)), rel=5e-3)

@@ -66,7 +66,7 @@ def test_resident_layers_move_state_from_the_host_to_the_device(data, tmp_path):
 @pytest.mark.parametrize("accum", [4, 64])
 @pytest.mark.parametrize(("devices", "resident"), [(1, 12), (2, 15)])
 def test_a_card_holds_so_many_resident_layers_of_an_8b_model(devices, resident, accum):
-    config = RunConfig(Path(), Path(), Path(), accum=accum, resident_layers=resident)
+    config = RunConfig(model=Path(), data=Path(), out=Path(), accum=accum, resident_layers=resident)
     found = plan(LLAMA_8B, config, devices, pool=POOL_BYTES)
     assert all(device.total_bytes <= POOL_BYTES for device in found.devices)
     # 64 micro-batches' inputs have no room beside that.
@@ -75,13 +75,18 @@ def test_a_card_holds_so_many_resident_layers_of_an_8b_model(devices, resident, 
 
 def test_device_memory_does_not_grow_with_accumulation():
     grown = [
-        plan(LLAMA_8B, RunConfig(Path(), Path(), Path(), accum=accum, resident_layers=12), 1, pool=POOL_BYTES)
+        plan(
+            LLAMA_8B,
+            RunConfig(model=Path(), data=Path(), out=Path(), accum=accum, resident_layers=12),
+            1,
+            pool=POOL_BYTES,
+        )
         for accum in (64, 100_000)
     ]
     assert grown[0].devices[0].total_bytes == grown[1].devices[0].total_bytes
 
 
 def test_gradients_wait_on_the_host_under_a_clip_norm():
-    config = RunConfig(Path(), Path(), Path())
+    config = RunConfig(model=Path(), data=Path(), out=Path())
     clipped, free = (plan(LLAMA_8B, replace(config, clip_norm=norm), 1) for norm in (1.0, None))
     assert clipped.host_bytes - free.host_bytes == clipped.host.gradients == 2 * 8_030_261_248
