@@ -62,7 +62,8 @@ def catalog(table, config, options):
 
 def graph(function, size, **constants):
     spec = TensorSpec("x", options_dtype, (size,))
-    return Graph(f"{function}[{size}]", "demo", f"demo_graphs.graphs:{function}", (spec,), constants=constants, settings=SETTINGS)
+    name = f"demo_graphs.graphs:{function}"
+    return Graph(f"{function}[{size}]", "demo", name, (spec,), constants=constants, settings=SETTINGS)
 
 
 options_dtype = "float32"
