@@ -67,4 +67,5 @@ def _as_emulated(costs: StepCosts, config: RunConfig) -> StepCosts:
     if config.emulated_time is None:
         return costs
     scaled = {kind: secs * config.emulated_time for kind, secs in costs.pass_secs.items()}
-    return replace(costs, pass_secs=scaled, copy_bytes_per_sec=config.emulated_link * 1e9)
+    resident = costs.resident_secs * config.emulated_time
+    return replace(costs, pass_secs=scaled, resident_secs=resident, copy_bytes_per_sec=config.emulated_link * 1e9)

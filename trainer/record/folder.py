@@ -81,6 +81,8 @@ class RunFolder:
             names = (self.root / f"environment-{number:04d}.json" for number in itertools.count(1))
             with self._writing():
                 before.rename(next(name for name in names if not name.exists()))
+        with self._writing():
+            (self.root / PREDICTION).unlink(missing_ok=True)  # of the session before
         self.write(SETTINGS, settings)
         self.write(ENVIRONMENT, {"settings": settings, **environment})
         self.forget_steps_after(done)

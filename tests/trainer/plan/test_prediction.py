@@ -43,6 +43,7 @@ def test_estimates_and_the_link_are_as_the_emulator_spends_them() -> None:
         costs,
         pass_secs={kind: 3 * secs for kind, secs in costs.pass_secs.items()},
         copy_bytes_per_sec=1e6,
+        resident_secs=3 * costs.resident_secs,
     )
     assert found.step_secs == play(two, scaled).step_secs
     assert found.basis.startswith("the compiler's estimates")
