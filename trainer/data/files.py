@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from graphcache.strict_json import DuplicateKeyError, strict_loads
 from trainer.data.errors import DataError
 
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
@@ -63,7 +64,9 @@ def decode(where: str, raw: Any) -> dict[str, Any]:
         return raw
     _check_bytes(where, raw)
     try:
-        record = json.loads(raw.decode("utf-8-sig"))
+        record = strict_loads(raw.decode("utf-8-sig"), constants=True)
+    except DuplicateKeyError as error:
+        raise DataError(f"{where}: {error}", hint="one of the two would be lost without a word: keep one") from error
     except ValueError as error:
         raise DataError(f"{where}: not JSON in UTF-8: {error}", hint=_ONE_A_LINE) from error
     except RecursionError as error:

@@ -308,3 +308,12 @@ def test_a_file_that_is_not_what_its_name_says_is_an_error(made, tmp_path, name)
     (tmp_path / name).write_bytes(gzip.compress(b'{"text": "a"}\n' * 1000)[:-20])
     with pytest.raises(DataError, match=f"{name} cannot be read as"):
         list(made("chatml").reader().documents(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    "line", ['{"text": "one", "text": "two"}', '{"messages": [{"role": "user", "role": "system"}]}']
+)
+def test_a_key_that_a_record_has_twice_is_an_error(made, line):
+    """json.loads keeps the last one: the other would not be trained on, in silence."""
+    with pytest.raises(DataError, match=r"data:7: the key '(text|role)' occurs twice in one object"):
+        made("qwen-2.5").reader(()).document("data:7", 7, line.encode())

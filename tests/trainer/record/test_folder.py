@@ -216,3 +216,10 @@ def test_a_link_of_checkpoints_that_leads_nowhere_is_said_before_a_run(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "disk")
     assert_refused(tmp_path / "run", "checkpoints leads nowhere")
+
+
+def test_a_session_begins_without_the_prediction_of_the_one_before(tmp_path):
+    folder = begun(tmp_path / "run")
+    folder.write("prediction.json", {"measured_step_secs": 1.0})
+    begun(tmp_path / "run")
+    assert "prediction.json" not in names(tmp_path / "run")
