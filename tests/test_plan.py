@@ -21,10 +21,10 @@ from graphcache.manifest.manifest import Compiled, Manifest, known_programs
 from graphcache.plan import cause_line, plan
 from graphcache.source.hash import SourceHash, SourceHashes
 from graphcache.source.tree import WorkTree
-from graphcache.store.base import Cost, Facts, Failure
+from graphcache.store.base import Cost, Facts
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs
-from tests.store.fakes import TOOLCHAIN, fake_artifact
+from tests.store.fakes import TOOLCHAIN, fake_artifact, fake_failure
 from tests.support.fake_tree import FakeTree
 
 FILES = {"pkg/graphs.py": "def step(x):\n    return x\n"}
@@ -84,16 +84,7 @@ def test_each_state_has_its_reason(store):
     entry = commit(store, ready)
     for each, retry in ((failed, False), (retryable, True)):
         key = Key.of(program_of(each), CHOSEN, SETTINGS)
-        store.record_failure(
-            Failure(
-                key=key,
-                graph=each.name,
-                cause="Not importable",
-                log="logs/x",
-                retryable=retry,
-                created="2026-11-29T15:04:05Z",
-            )
-        )
+        store.record_failure(fake_failure(key, graph=each.name, cause="Not importable", retryable=retry))
     items = planned(store, ready, missing, failed, retryable, unknown)
     assert [(item.state, item.reason) for item in items] == [
         ("ready", ""),

@@ -17,10 +17,10 @@ from graphcache.local.usage import Ledger
 from graphcache.manifest.file import write_manifest
 from graphcache.manifest.manifest import Compiled, Manifest
 from graphcache.source.hash import SourceHash
-from graphcache.store.base import Failure, Object
+from graphcache.store.base import Object
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs
-from tests.store.fakes import TOOLCHAIN, fake_artifact, fake_facts, fake_key
+from tests.store.fakes import TOOLCHAIN, fake_artifact, fake_facts, fake_failure, fake_key
 
 NAMES = [("adamw", "adamw[64]"), ("adamw", "adamw[128]"), ("head", "lse[8]")]
 
@@ -174,16 +174,7 @@ def test_verify_says_which_is_corrupt_and_exits_with_1(store, entries, invoke):
 
 def test_verify_looks_at_failures_and_remembered_programs(store, entries, invoke):
     Programs(store.root).remember("ab" * 32, entries[0].graph, "2.10.0", entries[0].program)
-    store.record_failure(
-        Failure(
-            key=fake_key(9),
-            graph="fake",
-            cause="killed",
-            log="logs/fake.log",
-            retryable=True,
-            created="2026-11-29T12:00:00Z",
-        )
-    )
+    store.record_failure(fake_failure(fake_key(9), cause="killed", log="logs/fake.log", retryable=True))
     assert "corrupt  0" in invoke("verify").out
     (program,), (failure,) = store.layout.program_files(), store.layout.failure_files()
     for path in (program, failure):
@@ -234,16 +225,7 @@ def test_stats_by_catalog_with_what_hits_saved(store, entries, invoke):
     with memo_of(store.root) as memo:
         for _ in range(4):
             Ledger(memo).record([entries[0].key.digest])
-    store.record_failure(
-        Failure(
-            key=fake_key(9),
-            graph="fake",
-            cause="killed",
-            log="logs/fake.log",
-            retryable=True,
-            created="2026-11-29T12:00:00Z",
-        )
-    )
+    store.record_failure(fake_failure(fake_key(9), cause="killed", log="logs/fake.log", retryable=True))
     facts = json.loads(invoke("stats", "--json").out)
     assert facts["catalogs"]["adamw"]["entries"] == 2
     assert facts["catalogs"]["adamw"]["saved_secs"] == 4 * entries[0].cost.wall_secs

@@ -15,7 +15,7 @@ from graphcache import catalog
 from graphcache.catalog import CatalogOptions
 from graphcache.store.base import Object
 from graphcache.toolchain.visible import VisibleParts
-from tests.store.fakes import TOOLCHAIN, fake_artifact
+from tests.store.fakes import TOOLCHAIN, fake_artifact, fake_failure
 from tests.support.project import Project, states
 
 NOTHING = ("unchanged", [])
@@ -281,19 +281,11 @@ def test_planned_graphs_are_not_to_do(project, diff):
 
 
 def test_a_compile_that_was_refused_before_says_so(project, diff):
-    from graphcache.store.base import Failure
 
     project.build(store=False)
     recorded = project.recorded().graphs[0]
     project.store.record_failure(
-        Failure(
-            key=recorded.key,
-            graph=recorded.graph.name,
-            cause="Not importable: it",
-            log="logs/a",
-            retryable=False,
-            created="2026-11-29T15:04:05Z",
-        )
+        fake_failure(recorded.key, graph=recorded.graph.name, cause="Not importable: it", log="logs/a")
     )
     assert diff(code=1)["step[32]"] == ("missing from the store", ["failed before: Not importable: it"])
 

@@ -7,7 +7,7 @@ import hashlib
 from graphcache.artifact import encode
 from graphcache.graph import Graph, TensorSpec
 from graphcache.key import Key
-from graphcache.store.base import Cost, Facts
+from graphcache.store.base import Cost, Facts, Failure
 
 TOOLCHAIN = {"furiosa-torch": "2026.4.0", "compiler-revision": "fc43f6a779", "torch": "2.10.0", "cross-gcc": "12.2.0"}
 
@@ -33,3 +33,11 @@ def fake_facts(name: str = "fake[8]", *, catalog: str = "adamw", wall_secs: floa
 
 def _bytes(seed: bytes, count: int) -> bytes:
     return (seed * (count // len(seed) + 1))[:count]
+
+
+def fake_failure(
+    key: Key, *, graph: str = "fake", cause: str = "x", log: str = "logs/x", retryable: bool = False
+) -> Failure:
+    """A failed compile of `key`."""
+    created = "2026-11-29T12:00:00Z"
+    return Failure(key=key, graph=graph, cause=cause, log=log, retryable=retryable, created=created)

@@ -9,12 +9,12 @@ import pytest
 
 from graphcache.errors import StoreError
 from graphcache.store import gc
-from graphcache.store.base import Entry, Failure, Object
+from graphcache.store.base import Entry, Object
 from graphcache.store.gc import DAY_SECS, KEEP_SECS, Limits, apply, plan
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs
 from graphcache.verify.integrity import verify
-from tests.store.fakes import fake_artifact, fake_facts, fake_key
+from tests.store.fakes import fake_artifact, fake_facts, fake_failure, fake_key
 
 NOW = float(calendar.timegm((2026, 12, 1, 0, 0, 0)))
 DAYS = ["2026-11-25", "2026-11-26", "2026-11-27", "2026-11-28"]
@@ -132,16 +132,7 @@ def test_what_killed_writes_left_goes_after_a_day(store, entries):
 
 
 def test_failures_logs_and_quarantined_files_go_after_a_month(store, entries):
-    store.record_failure(
-        Failure(
-            key=fake_key(9),
-            graph="fake",
-            cause="x",
-            log="logs/fake.log",
-            retryable=False,
-            created="2026-11-29T12:00:00Z",
-        )
-    )
+    store.record_failure(fake_failure(fake_key(9), log="logs/fake.log"))
     log = store.layout.new_log("fake[8]")
     log.parent.mkdir()
     log.write_text("x")

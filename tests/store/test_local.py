@@ -9,9 +9,8 @@ import pytest
 
 from graphcache.errors import CorruptError, StoreError
 from graphcache.key import Key
-from graphcache.store.base import Failure
 from graphcache.store.local import LocalStore
-from tests.store.fakes import fake_artifact, fake_facts, fake_key
+from tests.store.fakes import fake_artifact, fake_facts, fake_failure, fake_key
 
 KEY = fake_key()
 
@@ -139,14 +138,7 @@ def test_files_are_readable_as_the_umask_allows_and_writable_by_nobody(store):
 
 
 def test_a_failure_is_kept_apart_and_cleared_by_a_commit(store):
-    failure = Failure(
-        key=KEY,
-        graph="fake[8]",
-        cause="killed by signal 9",
-        log="logs/fake.log",
-        retryable=True,
-        created="2026-11-29T12:00:00Z",
-    )
+    failure = fake_failure(KEY, graph="fake[8]", cause="killed by signal 9", log="logs/fake.log", retryable=True)
     store.record_failure(failure)
     assert store.failure(KEY) == failure
     assert store.failures() == [failure]
@@ -159,39 +151,17 @@ def test_a_failure_is_kept_apart_and_cleared_by_a_commit(store):
 
 def test_the_last_failure_is_the_one_that_is_kept(store):
     for cause in ("first", "second"):
-        store.record_failure(
-            Failure(
-                key=KEY,
-                graph="fake[8]",
-                cause=cause,
-                log="logs/fake.log",
-                retryable=False,
-                created="2026-11-29T12:00:00Z",
-            )
-        )
+        store.record_failure(fake_failure(KEY, graph="fake[8]", cause=cause, log="logs/fake.log"))
     assert store.failure(KEY).cause == "second"
 
 
 def test_a_log_with_an_absolute_path_is_refused(store):
     with pytest.raises(ValueError, match="relative"):
-        store.record_failure(
-            Failure(
-                key=KEY,
-                graph="fake[8]",
-                cause="x",
-                log="/tmp/fake.log",
-                retryable=False,
-                created="2026-11-29T12:00:00Z",
-            )
-        )
+        store.record_failure(fake_failure(KEY, graph="fake[8]", log="/tmp/fake.log"))
 
 
 def test_a_damaged_failure_record_is_none(store):
-    store.record_failure(
-        Failure(
-            key=KEY, graph="fake[8]", cause="x", log="logs/fake.log", retryable=False, created="2026-11-29T12:00:00Z"
-        )
-    )
+    store.record_failure(fake_failure(KEY, graph="fake[8]", log="logs/fake.log"))
     path = store.layout.failure(KEY)
     path.chmod(0o644)
     path.write_bytes(path.read_bytes().replace(b"false", b"true "))
@@ -227,16 +197,7 @@ def test_a_folder_is_a_store_once_it_has_a_file_of_one(store):
     folder.mkdir(parents=True)
     (folder / "weights.safetensors").write_bytes(b"theirs")
     assert not store.layout.is_store()
-    store.record_failure(
-        Failure(
-            key=KEY,
-            graph="fake[8]",
-            cause="killed",
-            log="logs/fake.log",
-            retryable=True,
-            created="2026-11-29T12:00:00Z",
-        )
-    )
+    store.record_failure(fake_failure(KEY, graph="fake[8]", cause="killed", log="logs/fake.log", retryable=True))
     assert store.layout.is_store()
     store.clear_failure(KEY)
     assert not store.layout.is_store()

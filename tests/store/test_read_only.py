@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from graphcache.errors import CorruptError, StoreError
-from graphcache.store.base import Failure
 from graphcache.store.files import check_writable
 from graphcache.store.gc import Limits, plan
 from graphcache.store.local import LocalStore
 from graphcache.store.read_only import ReadOnly
 from graphcache.verify.integrity import verify
-from tests.store.fakes import fake_artifact, fake_facts, fake_key
+from tests.store.fakes import fake_artifact, fake_facts, fake_failure, fake_key
 from tests.store.processes import run_unprivileged
 
 KEY = fake_key()
@@ -58,9 +57,7 @@ def test_a_commit_is_a_clear_error_that_names_the_owner(foreign):
             foreign.commit(fake_key(1), fake_artifact(fake_key(1)), fake_facts())
         assert f"belongs to user {foreign.root.stat().st_uid}" in caught.value.hint
         with pytest.raises(StoreError, match="Permission denied"):
-            foreign.record_failure(
-                Failure(key=KEY, graph="fake", cause="x", log="logs/x", retryable=False, created="2026-11-29T12:00:00Z")
-            )
+            foreign.record_failure(fake_failure(KEY))
         # What is there already needs no writing.
         assert foreign.commit(KEY, fake_artifact(KEY), fake_facts()) == foreign.lookup(KEY)
         with foreign.claim(KEY) as alone:
@@ -100,9 +97,7 @@ def test_a_store_used_read_only_writes_nothing(store):
     reader = ReadOnly(store.root)
     for act in (
         lambda: reader.commit(KEY, fake_artifact(KEY), fake_facts()),
-        lambda: reader.record_failure(
-            Failure(key=KEY, graph="fake", cause="x", log="logs/x", retryable=False, created="2026-11-29T12:00:00Z")
-        ),
+        lambda: reader.record_failure(fake_failure(KEY)),
         lambda: reader.clear_failure(KEY),
     ):
         with pytest.raises(StoreError, match="read-only"):

@@ -14,13 +14,11 @@ from graphcache.process.shown import count_text, secs_text
 from graphcache.store.base import ENTRY_FORMAT, FAILURE_FORMAT, Entry, Failure, Object
 from graphcache.store.gc import _last_use as last_use
 from graphcache.store.records import seal, unseal
-from tests.store.fakes import fake_artifact, fake_facts, fake_key
+from tests.store.fakes import fake_artifact, fake_facts, fake_failure, fake_key
 
 KEY = fake_key(settings={"tactic": "compute-bound"})
 ENTRY = Entry(KEY, Object.of(fake_artifact(KEY)), fake_facts(), "2026-11-29T12:00:00Z")
-FAILURE = Failure(
-    key=KEY, graph="fake[8]", cause="killed", log="logs/fake.log", retryable=True, created="2026-11-29T12:00:00Z"
-)
+FAILURE = fake_failure(KEY, graph="fake[8]", cause="killed", log="logs/fake.log", retryable=True)
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

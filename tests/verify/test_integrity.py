@@ -6,12 +6,12 @@ import pytest
 
 from graphcache.errors import UsageError
 from graphcache.store import records
-from graphcache.store.base import Entry, Failure, Object
+from graphcache.store.base import Entry, Object
 from graphcache.store.layout import TOPS
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import RECORD_FORMAT, Programs
 from graphcache.verify.integrity import verify
-from tests.store.fakes import fake_artifact, fake_facts, fake_key
+from tests.store.fakes import fake_artifact, fake_facts, fake_failure, fake_key
 
 
 @pytest.fixture
@@ -150,9 +150,7 @@ def test_files_that_the_store_never_writes_are_listed_and_are_no_corruption(stor
 
 
 def test_strays_are_listed_in_all_folders_of_the_store_and_its_own_files_are_none(store, entries):
-    store.record_failure(
-        Failure(key=entries[0].key, graph="fake", cause="x", log="", retryable=False, created="2026-11-29T12:00:00Z")
-    )
+    store.record_failure(fake_failure(entries[0].key, log=""))
     Programs(store.root).remember("a source", entries[0].graph, "2.10.0", "c" * 64)
     log = store.layout.new_log("fake[8]")
     rewrite(store.layout.object(entries[1].artifact_digest), b"half")
