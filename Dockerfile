@@ -14,10 +14,10 @@ RUN useradd --uid 10001 --create-home graphcache
 
 # Its packages alone first, so that a change of the sources does not install torch anew.
 WORKDIR /opt/graphcache
-COPY pyproject.toml README.md ./
+COPY pyproject.toml constraints.txt README.md ./
 RUN mkdir graphcache trainer cli \
     && touch graphcache/__init__.py trainer/__init__.py cli/__init__.py \
-    && pip install --no-cache-dir '.[furiosa,trainer,remote,trust]' \
+    && pip install --no-cache-dir -c constraints.txt '.[furiosa,trainer,remote,trust]' \
     && pip uninstall -y graphcache
 
 COPY graphcache graphcache
