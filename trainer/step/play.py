@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 
 import torch
@@ -22,6 +22,7 @@ from trainer.step.clock import Clock
 from trainer.step.host_activations import AbandonedError, HostActivations
 from trainer.step.network import Network
 from trainer.step.schedule import FORWARD, HEAD, Activation, Arrive, Drop, Leave, Pass, Stage, Update
+from trainer.step.uploads import UploadThread
 
 # How often a waiting main thread looks whether it has been interrupted.
 LOOK_SECS = 1.0
@@ -168,7 +169,7 @@ class Arrivals:
         self._backend = backend
         self._work = [work for work in stage.work if isinstance(work, Arrive)]
         ahead = self._work and backend.pool_bytes is not None and len(play.batches) > 1
-        self._thread = ThreadPoolExecutor(1, "uploads") if ahead else None
+        self._thread = UploadThread() if ahead else None
         self._begun: dict[tuple[Arrive, int], Future[Buffer]] = {}
 
     def __enter__(self) -> Arrivals:
@@ -178,7 +179,9 @@ class Arrivals:
         if kind is not None:
             self._play.host.abandon()  # or the thread might wait for what never comes
         if self._thread is not None:
-            self._thread.shutdown(cancel_futures=True)
+            for upload in self._begun.values():
+                upload.cancel()
+            self._thread.end()
 
     def begin(self, micro_batch: int) -> None:
         """Have this micro-batch's uploads begun, and those of the next one."""
