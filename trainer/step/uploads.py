@@ -32,7 +32,7 @@ class UploadThread:
         return future
 
     def end(self) -> None:
-        """Nothing more comes. After an error an upload may still be at work: it gets END_SECS before the device closes."""
+        """Nothing more comes. After an error an upload may be at work: it gets END_SECS before the device closes."""
         self._todo.put(None)
         self._thread.join(END_SECS)
 
