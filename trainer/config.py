@@ -218,6 +218,8 @@ def check_resumable(before: Mapping[str, Any], now: RunConfig) -> None:
         for name in sorted(set(values) - FREE_ON_RESUME)
         if before.get(name) != values[name]
     ]
+    if before.get("best") and not now.best:
+        differing.append("--best was given and is not: the checkpoint that it kept would be deleted")
     if differing:
         raise ConfigError("; ".join(differing), hint="give the same settings, or another --out for a new run")
 

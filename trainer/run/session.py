@@ -89,7 +89,12 @@ class Session:
         if self.config.emulated_time is not None:
             record["emulated_times"] = True
         if self.held_out is not None and self.held_out.is_due(step, self.steps):
-            record |= self.held_out.evaluate(self.network, step, lambda: stop.signal is not None)
+            try:
+                record |= self.held_out.evaluate(self.network, step, lambda: stop.signal is not None)
+            except NonFiniteLossError:
+                self.folder.append_step(record)
+                self._save_before_error(step)
+                raise
         self.folder.append_step(record)
         give_back_free_memory()
         return record

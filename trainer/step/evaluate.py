@@ -30,7 +30,7 @@ def held_out_loss(
         if not math.isfinite(loss):
             raise NonFiniteLossError(
                 f"the held-out loss after step {step} is {loss} on {batch.where} of --eval-data",
-                hint="--resume goes on from the newest checkpoint; lower --lr, or look at that part of the data",
+                hint="the step is saved if its weights are finite; look at that part of the data, or lower --lr",
             )
         total += loss
         label_tokens += batch.label_tokens

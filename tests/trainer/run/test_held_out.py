@@ -114,8 +114,11 @@ def test_a_run_that_is_asked_to_end_does_not_finish_an_evaluation(llama, data, h
 
 def test_a_loss_that_is_not_finite_ends_the_run(llama, data, held, tmp_path, monkeypatch):
     monkeypatch.setattr("trainer.step.evaluate._loss", lambda network, batch: float("nan"))
-    with pytest.raises(NonFiniteLossError, match="held-out loss after step 1 is nan on sequence 1 "):
-        run(settings(llama, data, tmp_path / "run", steps=1, eval_data=held))
+    out = tmp_path / "run"
+    with pytest.raises(NonFiniteLossError, match="held-out loss after step 2 is nan on sequence 1 "):
+        run(settings(llama, data, out, steps=3, eval_data=held, eval_every=2))
+    assert complete_steps(out / "checkpoints") == [2], "the step itself was good"
+    assert [record["step"] for record in records(out)] == [1, 2]
 
 
 def test_settings_without_held_out_data_are_refused(llama, data, tmp_path):
@@ -126,3 +129,21 @@ def test_settings_without_held_out_data_are_refused(llama, data, tmp_path):
 def test_the_training_data_as_held_out_data_is_a_warning(llama, data, tmp_path, capsys):
     run(settings(llama, data, tmp_path / "run", steps=1, eval_data=data))
     assert "--eval-data has the tokens of --data" in capsys.readouterr().err
+
+
+def test_a_resume_without_best_would_delete_the_best_and_is_refused(llama, data, foreign, tmp_path):
+    out, common = tmp_path / "run", {"eval_every": 1, "keep": 1, "lr": 0.02}
+    train(settings(llama, data, out, steps=3, eval_data=foreign, best=True, **common))
+    for others in ({"eval_data": foreign}, {"eval_every": None}):
+        with pytest.raises(ConfigError, match="--best was given and is not"):
+            run(settings(llama, data, out, steps=4, resume=True, **{**common, **others}))
+    assert complete_steps(out / "checkpoints") == [1, 3]
+    run(settings(llama, data, out, steps=4, resume=True, eval_data=foreign, best=True, **common))
+    assert complete_steps(out / "checkpoints") == [1, 4]
+
+
+def test_best_may_be_asked_for_on_a_resume(llama, data, foreign, tmp_path):
+    out, common = tmp_path / "run", {"eval_data": foreign, "eval_every": 1, "keep": 1, "lr": 0.02}
+    train(settings(llama, data, out, steps=1, **common))
+    train(settings(llama, data, out, steps=3, resume=True, best=True, **common))
+    assert complete_steps(out / "checkpoints") == [1, 3]
