@@ -66,7 +66,7 @@ def decode(where: str, raw: Any) -> dict[str, Any]:
     try:
         record = strict_loads(raw.decode("utf-8-sig"), constants=True)
     except DuplicateKeyError as error:
-        raise DataError(f"{where}: {error}", hint="one of the two would be lost without a word: keep one") from error
+        raise DataError(f"{where}: {error}", hint="keep one of the two: the other would not be trained on") from error
     except ValueError as error:
         raise DataError(f"{where}: not JSON in UTF-8: {error}", hint=_ONE_A_LINE) from error
     except RecursionError as error:
@@ -90,7 +90,7 @@ def _json_records(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def _array(path: Path, data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The items of a JSON array, counted from 1. They are read one by one: all of them take several times the file."""
+    """The items of a JSON array, counted from 1; one at a time, since all at once take several times the file."""
     _check_bytes(str(path), data)
     try:
         text = data.decode()
@@ -111,7 +111,7 @@ def _array(path: Path, data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _behind_item(text: str, end: int) -> tuple[int, bool]:
-    """Where the next item of an array begins, or its bracket, and whether it is the bracket. Raises JSONDecodeError."""
+    """Where the next item or the closing bracket begins, and whether it is the bracket. Raises JSONDecodeError."""
     position = _past_space(text, end)
     if text.startswith("]", position):
         return position, True

@@ -1,7 +1,7 @@
-"""A run's step time, predicted before it begins, and held against what its steps took. No torch.
+"""A run's step time: predicted before the run begins, and compared with what its steps took. No torch.
 
-Two questions: were the costs right (the compiler's estimates, assumed host speeds), and is the model right (the step
-played with the costs that the run's own steps show)? docs/placement.md derives the model.
+`from_artifacts` tests the costs: the compiler's estimates and assumed host speeds. `from_own_steps` tests the model: it
+plays the step with the costs that the run's own steps show. docs/placement.md derives the model.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
+from graphcache.device.backend_name import parse
 from trainer.config import RunConfig
 from trainer.plan.costs import CostsError, StepCosts, from_run
 from trainer.plan.estimates import from_estimates
@@ -30,16 +31,16 @@ class Prediction:
 
 
 def from_artifacts(
-    step: Step, estimates: Mapping[str, int] | None, config: RunConfig, kind: str, *, workers: int, in_turns: bool
+    step: Step, estimates: Mapping[str, int] | None, config: RunConfig, *, workers: int, in_turns: bool
 ) -> Prediction:
     """What a step should take by the compiler's estimates of device time.
 
     estimates: nanoseconds of a call by graph name; None where graphs do not come from the cache
-    kind:      cpu, emulator or furiosa; in_turns: whether devices wait for one another's calls
+    in_turns:  whether devices wait for one another's calls
     """
     if estimates is None:
-        return Prediction(None, "the host computes what a card would: no estimate is of its speed")
-    if kind == "emulator" and config.emulated_time is None:
+        return Prediction(None, "the host computes in place of a card, and no estimate tells its speed")
+    if parse(config.backend)[0] == "emulator" and config.emulated_time is None:
         return Prediction(None, "the emulator takes the host's time: --emulated-time gives it a card's")
     try:
         costs = from_estimates(step, estimates, workers, "the compiler's estimates")
@@ -52,8 +53,10 @@ def from_artifacts(
 def from_own_steps(
     step: Step, records: Sequence[Mapping[str, Any]], *, workers: int, in_turns: bool
 ) -> tuple[Prediction, float | None]:
-    """The model with the costs that a run's `records` show, and the median step time that it should give; the first
-    step, which loads, is in neither."""
+    """A step played with the costs that a run's `records` show, and the median step time that it should give.
+
+    The first step, which loads, counts in neither.
+    """
     measured = median(record["step_secs"] for record in records[1:]) if len(records) > 1 else None
     try:
         costs = from_run(step, records, workers)
@@ -63,7 +66,7 @@ def from_own_steps(
 
 
 def _as_emulated(costs: StepCosts, config: RunConfig) -> StepCosts:
-    """With what `--emulated-time` makes of estimates and copies."""
+    """The costs as `--emulated-time` and `--emulated-link` scale them."""
     if config.emulated_time is None:
         return costs
     scaled = {kind: secs * config.emulated_time for kind, secs in costs.pass_secs.items()}

@@ -48,7 +48,7 @@ class PrometheusFile:
         for field, gauge in self._gauges.items():
             value = record.get(field)
             if value is None:
-                continue  # the newest there was stays
+                continue  # the gauge keeps its last value
             if isinstance(value, Mapping):
                 for key, below in value.items():
                     gauge.labels(key).set(below)

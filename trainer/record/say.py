@@ -31,7 +31,7 @@ def data_lines(facts: DataFacts, seq: int) -> list[str]:
 
 def held_out_lines(facts: DataFacts, trained: DataFacts, seq: int) -> list[str]:
     """The held-out data, for people."""
-    same = "warning  --eval-data has the tokens of --data: its loss does not say how the model does on other text"
+    same = "warning  --eval-data has the tokens of --data: its loss says nothing about other text"
     return [
         f"eval     {facts.sequences:,} sequences of {seq:,} tokens, {facts.label_tokens:,} tokens count",
         *([same] if facts.digest == trained.digest else []),

@@ -31,12 +31,13 @@ def loss_curves(runs: Sequence[RecordedRun]) -> str:
 
     def draw(axes: Axes) -> None:
         _lines(axes, runs, "loss")
-        for run in runs:
-            found = [record for record in run.steps if "eval_loss" in record]
+        evaluated = [(run, [r for r in run.steps if "eval_loss" in r]) for run in runs]
+        for run, found in evaluated:
             if found:
                 label = f"{run.label}, held out"
                 axes.plot([r["step"] for r in found], [r["eval_loss"] for r in found], "s--", label=label, ms=3, lw=1)
-                _legend_below(axes)
+        if any(found for _, found in evaluated):
+            _legend_below(axes)
 
     return _figure("loss", draw)
 

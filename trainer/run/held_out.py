@@ -29,7 +29,7 @@ class HeldOut:
         return step == last or (every is not None and step % every == 0)
 
     def evaluate(self, network: Network, step: int, stopped: Callable[[], bool]) -> dict[str, Any]:
-        """What the record of the step says of it; nothing where the run was asked to end meanwhile.
+        """The evaluation's fields of the step's record; none when the run was asked to end meanwhile.
 
         Raises NonFiniteLossError.
         """
@@ -41,6 +41,6 @@ class HeldOut:
         return {LOSS: loss, SECS: round(time.perf_counter() - began, 6), DATA: self._digest}
 
     def best_of(self, steps: Iterable[int]) -> int | None:
-        """Of `steps` the one with the lowest loss, the first where several have it; None where none was evaluated."""
+        """The one of `steps` with the lowest loss, the earliest of equals; None when none was evaluated."""
         found = [(self.losses[step], step) for step in steps if step in self.losses]
         return min(found)[1] if found else None

@@ -106,7 +106,6 @@ def _train(
             ready.step,
             None if ready.graphs is None or config.eager_layers else ready.graphs.estimates(),
             config,
-            ready.choice.kind,
             workers=worker_count(config),
             in_turns=network.in_turns,
         )

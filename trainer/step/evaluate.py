@@ -1,7 +1,7 @@
 """Loss on held-out data: the forward half of a step, from the same graphs, which changes nothing.
 
-Between two steps a device holds neither accumulators nor kept inputs, and here a chunk's logits go as soon as they are
-used, so an evaluation takes less of it than the steps do. Devices take turns: a micro-batch goes all the way up.
+It needs less device memory than a step: between steps a device holds no accumulators and no kept inputs, and a chunk's
+logits are freed as soon as they are used. Devices take turns: one micro-batch goes all the way up, then the next.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def held_out_loss(
 ) -> float | None:
     """The mean loss (natural logarithm) over all label tokens of `batches`, after `step` steps.
 
-    stopped: asked before each micro-batch; once it says yes there is no loss, and None is returned
+    stopped: asked before each micro-batch; once it is true, None is returned
     Raises NonFiniteLossError.
     """
     total, label_tokens = 0.0, 0

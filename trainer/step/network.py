@@ -30,7 +30,7 @@ class Network:
 
     @property
     def in_turns(self) -> bool:
-        """Whether devices take turns, on one thread: their calls may not run at the same time, or there is one."""
+        """Whether one thread serves all devices: there is one device, or their calls may not run at the same time."""
         return len(self.devices) < 2 or not all(device.runs_beside_others for device in self.devices)
 
     @property

@@ -32,16 +32,16 @@ class UploadThread:
         return future
 
     def end(self) -> None:
-        """Nothing more comes. After an error an upload may be at work: it gets END_SECS before the device closes."""
+        """No more uploads. One that is still running, after an error elsewhere, gets END_SECS to finish."""
         self._todo.put(None)
         self._thread.join(END_SECS)
 
     def _work(self) -> None:
-        while (next_one := self._todo.get()) is not None:
-            future, upload = next_one
+        while (todo := self._todo.get()) is not None:
+            future, upload = todo
             if not future.set_running_or_notify_cancel():
                 continue
             try:
                 future.set_result(upload())
-            except BaseException as error:  # whoever waits for it must see it
+            except BaseException as error:  # the thread that waits for the future must see it
                 future.set_exception(error)

@@ -37,7 +37,7 @@ def estimates(of: Step) -> dict[str, int]:
 
 def test_estimates_and_the_link_are_as_the_emulator_spends_them() -> None:
     two = step(devices=2)
-    found = from_artifacts(two, estimates(two), EMULATED, "emulator", workers=2, in_turns=False)
+    found = from_artifacts(two, estimates(two), EMULATED, workers=2, in_turns=False)
     costs = from_estimates(two, estimates(two), 2, "")
     scaled = replace(
         costs,
@@ -47,17 +47,17 @@ def test_estimates_and_the_link_are_as_the_emulator_spends_them() -> None:
     )
     assert found.step_secs == play(two, scaled).step_secs
     assert found.basis.startswith("the compiler's estimates")
-    in_turns = from_artifacts(two, estimates(two), EMULATED, "emulator", workers=2, in_turns=True)
+    in_turns = from_artifacts(two, estimates(two), EMULATED, workers=2, in_turns=True)
     assert in_turns.step_secs == play(two, scaled, in_turns=True).step_secs
 
 
 def test_where_nothing_can_be_told_the_reason_is() -> None:
     one = step()
-    host = from_artifacts(one, None, EMULATED, "cpu", workers=1, in_turns=True)
+    host = from_artifacts(one, None, EMULATED, workers=1, in_turns=True)
     slow = replace(EMULATED, emulated_time=None, no_arithmetic=False)
-    emulator = from_artifacts(one, estimates(one), slow, "emulator", workers=1, in_turns=True)
+    emulator = from_artifacts(one, estimates(one), slow, workers=1, in_turns=True)
     lacking = dict(list(estimates(one).items())[1:])
-    card = from_artifacts(one, lacking, EMULATED, "furiosa", workers=1, in_turns=True)
+    card = from_artifacts(one, lacking, EMULATED, workers=1, in_turns=True)
     assert [each.step_secs for each in (host, emulator, card)] == [None, None, None]
     assert "--emulated-time" in emulator.basis
     assert f"has no estimate for {next(iter(estimates(one)))}" in card.basis

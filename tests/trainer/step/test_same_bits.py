@@ -41,8 +41,8 @@ def reference(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StepPlay, "run", micro_batch_order.run)
         done = train(config)
-    labels = {record["tokens"] for record in done}
-    assert accum == 1 or len(labels) > 1, "the last step has fewer micro-batches"
+    tokens = {record["tokens"] for record in done}
+    assert accum == 1 or len(tokens) > 1, "the last step has fewer micro-batches"
     return config, done
 
 
