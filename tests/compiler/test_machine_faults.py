@@ -34,7 +34,7 @@ class Fault(Silent):
 
 def clean(name):
     for folder in Path(tempfile.gettempdir()).glob("graphcache-build-*"):
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)  # a worker writes in there meanwhile, as under a real cleaner
 
 def run(do, graphs):
     with memo_of(store.root, building=True) as memo:
