@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ from graphcache.source.tree import WorkTree
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs
 from graphcache.toolchain.visible import VisibleParts, visible_parts
+
+# What stays as it is; what is compiled anew has no proof either.
+PROVABLE = ("unchanged", "same program")
 
 
 @dataclass(frozen=True)
@@ -157,8 +161,6 @@ def _build_command(baseline: Baseline, cache: str | None) -> str:
 
 def verify_command(baseline: Baseline, comparisons: Iterable[Comparison], cache: str | None) -> str:
     """The command that compiles again what has other bytes than the manifest names, and compares."""
-    import shlex
-
     other = [c.item.key for c in comparisons if c.kind == "other bytes" and c.item and c.item.key]
     if not other:
         return ""
@@ -181,7 +183,9 @@ def _show(compared: Sequence[Compared], toolchain: VisibleParts) -> None:
     for name, reason in toolchain.missing.items():
         print(f"not compared: {name} ({reason})")
     counts = Counter(c.kind for one in compared for c in one.comparisons)
-    emit_facts((kind, count_text(counts[kind])) for kind in sorted(counts))
+    unproven = sum(c.kind in PROVABLE and c.proof != "proven" for one in compared for c in one.comparisons)
+    rows = [(kind, count_text(counts[kind])) for kind in sorted(counts)]
+    emit_facts(rows + ([("unproven", f"{count_text(unproven)} of these: graphcache prove")] if unproven else []))
     for one in compared:
         if one.verify_command:
             print(f"\nwhether a compiler of ours gives the other bytes, says:\n  {one.verify_command}")

@@ -62,7 +62,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
     "budget_secs",
     type=Duration(),
     metavar="TIME",
-    help="Start nothing that should not end within 90s, 30m or 2h from now. Default: prove all.",
+    help="Start nothing that should not end within 90s, 30m or 2h from now, and stop then. Default: prove all.",
 )
 @click.option("--again", is_flag=True, help="Also what has a verdict.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Proofs at once. Default: as CPUs and memory allow.")

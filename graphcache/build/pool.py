@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import selectors
 import signal
@@ -115,12 +116,15 @@ class Pool:
     def idle(self) -> list[Worker]:
         return [worker for worker in self.workers if not worker.busy]
 
-    def send(self, worker: Worker, request: Mapping[str, Any]) -> None:
-        """Gives an idle worker a request; its output goes to the worker's log."""
+    def send(self, worker: Worker, request: Mapping[str, Any], within_secs: float = math.inf) -> None:
+        """Gives an idle worker a request; its output goes to the worker's log.
+
+        within_secs: the worker is killed when it takes longer, as for the pool's own limit
+        """
         assert not worker.busy, "a worker does one thing at a time"
         worker.log = worker.folder / "graph.log"
         worker.busy, worker.since = True, time.monotonic()
-        worker.deadline = worker.since + self._limits.secs
+        worker.deadline = worker.since + min(self._limits.secs, within_secs)
         line = json.dumps({**request, "log": str(worker.log)}).encode() + b"\n"
         assert worker.process.stdin is not None
         # A worker that has just died is found by the next wait.

@@ -5,6 +5,7 @@ An offline job like a build: what is interrupted goes on where it was. `graphcac
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from graphcache.build.pool import Answer, Death, Pool, Worker
 from graphcache.build.scheduler import cannot_start
 from graphcache.local.memo import Memo
 from graphcache.process.scratch import scratch_folder
+from graphcache.process.shown import secs_text
 from graphcache.proof.cost import Work
 from graphcache.proof.verdict import Verdict
 from graphcache.runtime.versions import runtime_parts
@@ -95,7 +97,8 @@ def prove(
 
     The functions that entries name are called: whoever takes entries from a store asks `may_be_called` first.
 
-    budget_secs: nothing is started that should not end within so many seconds from now; None: all of it
+    budget_secs: nothing is started that should not end within so many seconds from now, and what has not ended by then
+                 is stopped; None: all of it
     again:       also what has a verdict
 
     Raises ToolchainError where the vendor is not as it must be, StoreError when a verdict cannot be kept.
@@ -195,7 +198,7 @@ class _Job:
     def _feed(self, pool: Pool, queue: list[Entry]) -> Iterator[Proven]:
         pool.grow(len(queue) + len(self._running))
         for worker in pool.idle():
-            while queue and self._deadline is not None and not self._fits(queue[0], self._deadline):
+            while queue and self._expected(queue[0]) > self._secs_to_deadline():
                 entry = queue.pop(0)
                 secs = self._expected(entry)
                 yield Proven(
@@ -208,13 +211,16 @@ class _Job:
                 entry = queue.pop(0)
                 self._running[worker] = entry
                 request = {"op": "prove", "store": str(self._store.root), "entry": entry.encode().decode()}
-                pool.send(worker, {**request, "within_secs": None})
+                pool.send(worker, {**request, "within_secs": None}, self._secs_to_deadline())
                 self._listener.started(entry, self._expected(entry))
 
-    def _fits(self, entry: Entry, deadline: float) -> bool:
-        return time.monotonic() + self._expected(entry) <= deadline
+    def _secs_to_deadline(self) -> float:
+        return math.inf if self._deadline is None else self._deadline - time.monotonic()
 
     def _ended(self, entry: Entry, event: Answer | Death) -> Proven:
+        if isinstance(event, Death) and event.over_limit and self._secs_to_deadline() <= 0:
+            took = secs_text(time.monotonic() - event.worker.since)
+            return Proven(entry=entry, ending="left", reason=f"it had not ended after {took}, when the time was over")
         if isinstance(event, Death):
             return Proven(entry=entry, ending="failed", reason=event.cause)
         if "error" in event.value:

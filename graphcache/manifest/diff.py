@@ -101,6 +101,14 @@ class Comparison:
         return self.to_do and self.item is not None and self.item.entry is None
 
     @property
+    def proof(self) -> str | None:
+        """Whether the store's artifact is proven; of one that it lacks, what the manifest says. None: nobody tried."""
+        if self.item is not None and (self.item.entry is not None or self.item.state == "disproven"):
+            return self.item.verdict and self.item.verdict.state
+        proof = self.recorded and self.recorded.compiled and self.recorded.compiled.proof
+        return proof.state if proof else None
+
+    @property
     def note(self) -> str:
         """For people, how the manifest's graph was made where that is not the graph itself; empty where it is."""
         if self.recorded is None:
@@ -118,6 +126,7 @@ class Comparison:
             "reasons": list(self.reasons),
             "way": None if made is None else made.made.name,
             "refused": [asdict(each) for each in (() if self.recorded is None else self.recorded.refused)],
+            "proof": self.proof,
             "program": self.item and self.item.program,
             "key": self.item and self.item.key and self.item.key.digest,
             "recorded_program": self.recorded and self.recorded.program,

@@ -15,7 +15,7 @@ from graphcache.lookup import look_up
 from graphcache.plan import PlanItem
 from graphcache.proof.verdict import State
 from graphcache.way import way_for, ways_of
-from tests.proof.test_verdict import verdict_on
+from tests.store.fakes import fake_verdict
 from tests.support.fake_build import FakeMachine, fake_toolchain, states
 from tests.support.fake_graphs import fake_graph
 from tests.support.fake_worker import REVISION
@@ -158,7 +158,7 @@ def test_an_artifact_is_of_the_way_that_takes_its_arguments() -> None:
 
 def judge(machine: FakeMachine, graph: Graph, state: State) -> None:
     (entry,) = (entry for entry in machine.store.entries() if entry.graph.name == graph.name)
-    machine.store.record_verdict(verdict_on(entry, state))
+    machine.store.record_verdict(fake_verdict(entry, state))
 
 
 def test_a_disproven_way_is_passed_over_by_build_and_trainer(machine: FakeMachine) -> None:

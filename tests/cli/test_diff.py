@@ -15,7 +15,7 @@ from graphcache import catalog
 from graphcache.catalog import CatalogOptions
 from graphcache.store.base import Object
 from graphcache.toolchain.visible import VisibleParts
-from tests.store.fakes import TOOLCHAIN, fake_artifact, fake_failure
+from tests.store.fakes import TOOLCHAIN, fake_artifact, fake_failure, fake_verdict
 from tests.support.project import Project, states
 
 NOTHING = ("unchanged", [])
@@ -90,6 +90,16 @@ def test_an_edit_that_computes_the_same_is_the_same_program(project, diff):
     assert project.export.asked == [["step[32]", "step[128]"]]
     diff(code=0)
     assert len(project.export.asked) == 1, "the program was not remembered"
+
+
+def test_a_proven_graph_is_not_counted_as_unproven(project, printed, capsys):
+    entries = list(project.store.entries())
+    project.store.record_verdict(fake_verdict(entries[0]))
+    assert "unproven   2 of these" in printed(code=0)
+    assert run(["diff", "--json"]) == 0
+    (manifest,) = json.loads(capsys.readouterr().out)["manifests"]
+    proofs = {graph["graph"]: graph["proof"] for graph in manifest["graphs"]}
+    assert proofs == {entry.graph.name: "proven" if entry == entries[0] else None for entry in entries}
 
 
 def test_going_back_needs_no_export(project, diff):
@@ -563,6 +573,7 @@ def test_the_human_form(project, printed):
         "removed    1",
         "stale      1",
         "unchanged  1",
+        "unproven   1 of these: graphcache prove",
         "",
         "to do, 2 to compile, about 5.0 s one after another:",
         "  graphcache build --shapes-from cache_manifests/demo.json --only demo --fusion 8"

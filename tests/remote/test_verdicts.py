@@ -17,8 +17,8 @@ from graphcache.store.find import find
 from graphcache.store.local import LocalStore
 from graphcache.trust.guard import Guard
 from graphcache.trust.signature import signature_path
-from tests.proof.test_verdict import verdict_on
 from tests.remote.conftest import fill
+from tests.store.fakes import fake_verdict
 from tests.trust.test_trust import new_signer, trusting
 
 
@@ -38,7 +38,7 @@ def test_a_verdict_goes_with_its_entry(
     way: str, state: State, store: LocalStore, other: LocalStore, tmp_path: Path
 ) -> None:
     (entry,) = fill(store, 1)
-    made = verdict_on(entry, state)
+    made = fake_verdict(entry, state)
     store.record_verdict(made)
     travel(store, other, way, tmp_path)
     assert other.verdict(entry) == made
@@ -50,7 +50,7 @@ def test_a_verdict_that_was_found_later_follows(store: LocalStore, other: LocalS
     (entry,) = fill(store, 1)
     tier = Tier(open_files(parse(str(tmp_path / "remote"))))
     tier.files.run(push(tier, store, [entry]))
-    store.record_verdict(verdict_on(entry, "disproven"))
+    store.record_verdict(fake_verdict(entry, "disproven"))
     tier.files.run(push(tier, store, [entry]))
     tier.files.run(pull_all(tier, other))
     assert other.verdict(entry) == store.verdict(entry)
@@ -63,7 +63,7 @@ def test_a_verdict_without_a_signature_proves_nothing(
     signer = new_signer(tmp_path / "key", monkeypatch)
     store, guard = LocalStore(tmp_path / "a", Guard(signer)), Guard(trust=trusting(signer))
     (entry,) = fill(store, 1)
-    made = verdict_on(entry, "proven")
+    made = fake_verdict(entry, "proven")
     store.record_verdict(made)
     assert LocalStore(store.root, guard).verdict(entry) == made
     signature_path(store.root, made.encode()).unlink()

@@ -7,7 +7,8 @@ import hashlib
 from graphcache.artifact import encode
 from graphcache.graph import Graph, TensorSpec
 from graphcache.key import Key
-from graphcache.store.base import Cost, Facts, Failure
+from graphcache.proof.verdict import Deviation, State, Verdict
+from graphcache.store.base import Cost, Entry, Facts, Failure
 
 TOOLCHAIN = {"furiosa-torch": "2026.4.0", "compiler-revision": "fc43f6a779", "torch": "2.10.0", "cross-gcc": "12.2.0"}
 
@@ -41,3 +42,22 @@ def fake_failure(
     """A failed compile of `key`."""
     created = "2026-11-29T12:00:00Z"
     return Failure(key=key, graph=graph, cause=cause, log=log, retryable=retryable, created=created)
+
+
+def fake_verdict(entry: Entry, state: State = "proven") -> Verdict:
+    """A verdict that nobody reached, on the artifact of `entry`."""
+    return Verdict(
+        key=entry.key,
+        artifact=entry.artifact_digest,
+        graph=entry.graph.name,
+        state=state,
+        reason="" if state == "proven" else "result 1: twice the bound",
+        ran="host executor",
+        method="running-error-1",
+        releases={"torch": "2.10.0"},
+        seed=0,
+        sets=2,
+        results=(Deviation("float32", 0.5, 1e-7, 2e-7),),
+        secs=1.5,
+        created="2026-12-01T00:00:00Z",
+    )
