@@ -11,12 +11,17 @@ import pwd
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from graphcache.vendor.layouts import AUTOLOAD_VARIABLE
 
 with pytest.MonkeyPatch.context() as environment:
     environment.setenv(AUTOLOAD_VARIABLE, "0")
     import torch  # noqa: F401
+
+# A busy machine is no failure.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 
 @pytest.fixture(autouse=True)

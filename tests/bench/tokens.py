@@ -62,7 +62,7 @@ def measure() -> list[Result]:
 
 
 def _run(code: str, *arguments: str) -> tuple[float, ...]:
-    output = subprocess.run(python("-c", code, *arguments), capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(python("-c", code, *arguments), stdout=subprocess.PIPE, text=True, check=True).stdout
     return tuple(float(value) for value in output.split()[-3:])
 
 

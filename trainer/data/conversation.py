@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from graphcache.strict_json import DuplicateKeyError, strict_loads
 from trainer.data.errors import DataError
 
 # Who speaks in ShareGPT's records, and the role that this is for templates.
@@ -29,6 +30,8 @@ SHAREGPT_ROLES = {
     "function_call": "assistant",
 }
 REASONING = ("reasoning_content", "thinking", "reasoning")
+# What transformers' `apply_chat_template` takes by these names itself.
+_TAKEN = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
 # What a message may have beside its role: written by templates, or of no meaning for what is trained.
 _WRITTEN = ("role", "content", "tool_calls", *REASONING)
 _BOOKKEEPING = frozenset({"name", "tool_call_id", "id", "type", "timestamp", "date"})
@@ -82,7 +85,7 @@ def of_alpaca(where: str, record: Mapping[str, Any], ignored: frozenset[str], kn
     texts = {name: _text(where, record, name) for name in ("instruction", "output")}
     about = _optional_text(where, record, "input", ignored)
     system = _optional_text(where, record, "system", ignored)
-    question = f"{texts['instruction']}\n\n{about}" if about else texts["instruction"]
+    question = "\n\n".join(filter(None, (texts["instruction"], about)))
     messages = [{"role": "user", "content": question}, {"role": "assistant", "content": texts["output"]}]
     if system:
         messages.insert(0, {"role": "system", "content": system})
@@ -122,12 +125,7 @@ def _message(where: str, message: Any, ignored: frozenset[str], known: str) -> d
     calls = isinstance(message, dict) and bool(message.get("tool_calls"))
     if not isinstance(message, dict) or not isinstance(message.get("role"), str) or not (calls or "content" in message):
         raise DataError(f"{where} is not an object with a role and a content")
-    content = message.get("content")
-    if not (calls and content is None) and not isinstance(content, str) and not _is_text_parts(content):
-        raise DataError(
-            f"{where} has a {type(content).__name__} for its content, not text",
-            hint='content is text, or a list of {"type": "text", "text": "..."}',
-        )
+    _check_role(where, message["role"])
     found = {
         name: value
         for name, value in message.items()
@@ -136,16 +134,33 @@ def _message(where: str, message: Any, ignored: frozenset[str], known: str) -> d
     other = [
         name
         for name, value in found.items()
-        if name not in _WRITTEN and name not in _BOOKKEEPING and value not in ("", [], {}) and name not in known
+        if name not in _WRITTEN
+        and name not in _BOOKKEEPING
+        and value not in ("", [], {})
+        and not re.search(rf"\b{re.escape(name)}\b", known)
     ]
     if other:
         raise DataError(f"{where} has {', '.join(sorted(other))}, which is not read", hint=_ignore_hint(other))
+    content = message.get("content")
+    if not (calls and content is None) and not isinstance(content, str) and not _is_text_parts(content):
+        kind = "null" if content is None else f"a {type(content).__name__}"
+        raise DataError(
+            f"{where} has {kind} for its content, not text",
+            hint='content is text, or a list of {"type": "text", "text": "..."}',
+        )
     for name in REASONING:
         if name in found and not isinstance(found[name], str):
             raise DataError(f"{where}: {name} is a {type(found[name]).__name__}, not text")
     if calls:
         found["tool_calls"] = _calls(where, found.get("tool_calls", message["tool_calls"]))
     return found
+
+
+def _check_role(where: str, role: str) -> None:
+    """Turns that the assistant has under another name would not be trained. Raises DataError."""
+    meant = SHAREGPT_ROLES.get(role.lower(), role)
+    if meant != role and (meant == "assistant" or role != role.lower()):
+        raise DataError(f"{where} has the role {role!r}", hint=f"write {meant!r}, as chat templates have it")
 
 
 def _ignore_hint(names: Sequence[str]) -> str:
@@ -200,16 +215,23 @@ def _objects(where: str, name: str, value: Any) -> list[dict[str, Any]] | None:
 
 
 def _options(where: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        value = _decoded(f"{where}: chat_template_kwargs", value) if value.strip() else None
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise DataError(f"{where}: chat_template_kwargs is a {type(value).__name__}, not an object")
+    taken = sorted(_TAKEN & value.keys())
+    if taken:
+        raise DataError(f"{where}: chat_template_kwargs gives {', '.join(taken)}, which is no variable of a template")
     return value
 
 
 def _decoded(where: str, text: str) -> Any:
     try:
-        return json.loads(text)
+        return strict_loads(text, constants=True)
+    except DuplicateKeyError as error:
+        raise DataError(f"{where}: {error}", hint="keep one of the two: the other would not be trained on") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where} is text that is not JSON: {error}") from error
 

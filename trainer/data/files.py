@@ -61,6 +61,7 @@ def raw_records(path: Path) -> Iterator[tuple[int, Any]]:
 def decode(where: str, raw: Any) -> dict[str, Any]:
     """The record. Raises DataError."""
     if isinstance(raw, dict):
+        _check_nulls(where, raw)
         return raw
     _check_bytes(where, raw)
     try:
@@ -74,6 +75,39 @@ def decode(where: str, raw: Any) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise DataError(f"{where}: a JSON {type(record).__name__}, not an object", hint=_ONE_A_LINE)
     return record
+
+
+def _check_nulls(where: str, row: dict[str, Any]) -> None:
+    """Every row of Parquet has all fields of its columns: null where a tool or a call has none, and where it has null.
+
+    A template would write it either way. Raises DataError.
+    """
+    messages = row.get("messages") or row.get("conversations")
+    turns = [turn for turn in messages if isinstance(turn, dict)] if isinstance(messages, list) else []
+    calls = [call for turn in turns for call in turn.get("tool_calls") or () if isinstance(call, dict)]
+    # What templates write of a call: not its id.
+    written = [{"function": call.get("function") or {}, "arguments": call.get("arguments") or {}} for call in calls]
+    for name, value in (("tools", row.get("tools")), ("tool_calls", written)):
+        null = next(_nulls(value), None)
+        if null is not None:
+            raise DataError(
+                f"{where}: {name} has null for {null}, and Parquet does not tell null from a field that is not there",
+                hint=f"keep {name} as JSON text in that column, or the records as .jsonl",
+            )
+
+
+def _nulls(value: Any, path: str = "") -> Iterator[str]:
+    """Where nulls are in a nested value."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _nulls(item, path)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            inner = f"{path}.{name}".lstrip(".")
+            if item is None:
+                yield inner
+            else:
+                yield from _nulls(item, inner)
 
 
 def _json_records(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:

@@ -156,7 +156,7 @@ def test_a_turn_of_tool_calls_needs_no_content(tmp_path):
 )
 def test_a_content_that_is_not_text_is_refused(tmp_path, content):
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": content}]
-    with pytest.raises(DataError, match=rf"data\.jsonl:1: message 1 has a {type(content).__name__} for its content"):
+    with pytest.raises(DataError, match=r"data\.jsonl:1: message 1 has (null|a \w+) for its content"):
         documents(tmp_path, json.dumps({"messages": messages}))
 
 

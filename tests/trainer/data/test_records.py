@@ -317,3 +317,61 @@ def test_a_key_that_a_record_has_twice_is_an_error(made, line):
     """json.loads keeps the last one: the other would not be trained on, in silence."""
     with pytest.raises(DataError, match=r"data:7: the key '(text|role)' occurs twice in one object"):
         made("qwen-2.5").reader(()).document("data:7", 7, line.encode())
+
+
+def test_a_key_that_arguments_have_twice_is_an_error(made):
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"a": 1, "a": 2}'}}]}
+    with pytest.raises(DataError, match="data:7: message 1: arguments of f: the key 'a' occurs twice"):
+        document(made("qwen-2.5"), {"messages": [*QUESTION, call]})
+
+
+@pytest.mark.parametrize("role", ["model", "gpt", "bot", "Assistant", "ASSISTANT", "User", "function_call"])
+def test_a_role_that_would_not_be_trained_is_an_error(made, role):
+    """Templates write any role; only the assistant's turns count, so such an answer would be left out."""
+    for name in ("gemma", "chatml"):
+        with pytest.raises(DataError, match=f"data:7: message 1 has the role '{role}'") as raised:
+            document(made(name), {"messages": [*QUESTION, {"role": role, "content": "sunny"}]})
+        assert raised.value.hint.startswith("write 'user'" if role == "User" else "write 'assistant'")
+    found = document(made("chatml"), {"messages": [*turns(("developer", "d")), *QUESTION, *turns(("assistant", "a"))]})
+    assert "<|im_start|>developer\nd<|im_end|>" in found.text
+
+
+def test_a_content_that_is_null_says_so_and_a_call_of_the_old_form_is_named(made):
+    with pytest.raises(DataError, match="data:7: message 1 has null for its content, not text"):
+        document(made("chatml"), {"messages": [*QUESTION, {"role": "assistant", "content": None}]})
+    call = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
+    with pytest.raises(DataError, match="data:7: message 1 has function_call, which is not read"):
+        document(made("chatml"), {"messages": [*QUESTION, call]})
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "documents", "add_generation_prompt", "continue_final_message"])
+def test_what_is_no_variable_of_a_template_cannot_be_given_as_one(made, name):
+    for given in ({name: []}, json.dumps({name: []})):
+        with pytest.raises(DataError, match=f"data:7: chat_template_kwargs gives {name}, which is no variable"):
+            document(made("smollm-3"), ONE | {"chat_template_kwargs": given})
+    as_text = document(made("smollm-3"), ONE | {"chat_template_kwargs": '{"enable_thinking": false}'})
+    assert as_text == document(made("smollm-3"), ONE | {"chat_template_kwargs": {"enable_thinking": False}})
+
+
+def test_a_null_that_parquet_puts_where_there_is_no_field_is_not_trained(made, tmp_path):
+    """Two tools, or calls, of different fields in one column: each gets those of the other, as null."""
+    other = {"type": "function", "function": {"name": "time", "parameters": {"properties": {"zone": {"type": "s"}}}}}
+    path, plain = tmp_path / "data.parquet", ONE["messages"]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"messages": plain, "tools": [TOOL, other]}]), path)
+    with pytest.raises(DataError, match=r"data\.parquet:1: tools has null for function\.parameters\.properties\.zone"):
+        list(made("qwen-2.5").reader().documents(path))
+    calls = [
+        [*QUESTION, called("Zürich")],
+        [*QUESTION, {"role": "assistant", "tool_calls": [{"function": {"name": "t", "arguments": {"zone": 1}}}]}],
+    ]
+    rows = [{"messages": messages} for messages in calls]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    with pytest.raises(DataError, match=r"data\.parquet:1: tool_calls has null for function\.arguments\.zone"):
+        list(made("qwen-2.5").reader().documents(path))
+    rows = [{"messages": calls[0], "tools": [TOOL]}, {"messages": plain, "tools": None}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    found = list(made("qwen-2.5").reader().documents(path))
+    assert [d.text for d in found] == [document(made("qwen-2.5"), row).text for row in rows]
+    as_text = [{"messages": plain, "tools": json.dumps([TOOL, other])}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(as_text), path)
+    assert '"zone"' in next(iter(made("qwen-2.5").reader().documents(path))).text
