@@ -36,16 +36,19 @@ def open_cache(option: str | None) -> LocalStore:
     return store
 
 
-def one_remote(options: Sequence[str]) -> Tier:
-    """The remote that push or pull works on: the only one that is named. Raises UsageError, RemoteError."""
+def one_remote(options: Sequence[str], *, written: bool = False) -> Tier:
+    """The remote that a command works on: the only one that is named. Raises UsageError, RemoteError; the latter also
+    for one that is only read where it is to be `written`."""
     from graphcache.remote.files import open_files
     from graphcache.remote.tier import Tier
-    from graphcache.remote.url import VARIABLE, remote_urls
+    from graphcache.remote.url import VARIABLE, RemoteError, remote_urls
 
     urls = remote_urls(options)
     if len(urls) != 1:
         named = f"{len(urls)} remotes are named: {', '.join(map(str, urls))}" if urls else "no remote is named"
         raise UsageError(named, hint=f"give one --remote, such as s3://bucket/graphcache; {VARIABLE} may name it too")
+    if written and not urls[0].writable:
+        raise RemoteError(f"{urls[0]} can only be read", hint="name the s3, gs or file URL behind it")
     return Tier(open_files(urls[0]))
 
 

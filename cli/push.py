@@ -31,7 +31,7 @@ def command(manifests: tuple[Path, ...], cache: str | None, remotes: tuple[str, 
     """
     from graphcache.remote.push import push
 
-    tier = one_remote(remotes)
+    tier = one_remote(remotes, written=True)
     store = open_cache(cache)
     done = tier.files.run(push(tier, store, entries_of_manifests(store, manifests)))
     warn_of_faults([*store.faults, *tier.faults])

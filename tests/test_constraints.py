@@ -20,9 +20,9 @@ def pins() -> dict[str, str]:
 
 
 def requirements() -> list[Requirement]:
-    """What CI installs, that is all extras but `remote-gs`."""
+    """What CI installs, that is all extras."""
     extras = PROJECT["optional-dependencies"]
-    named = [*PROJECT["dependencies"], *(each for name in extras if name != "remote-gs" for each in extras[name])]
+    named = [*PROJECT["dependencies"], *(each for extra in extras.values() for each in extra)]
     return [each for each in map(Requirement, named) if each.name != PROJECT["name"]]
 
 

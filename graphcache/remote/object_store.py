@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import math
 import os
 import random
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import cache
 from typing import Any, TypeVar
@@ -19,7 +21,7 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 
 from graphcache.errors import UsageError
-from graphcache.remote.url import RemoteError, RemoteUrl
+from graphcache.remote.url import READ_ONLY, RemoteError, RemoteUrl
 
 T = TypeVar("T")
 
@@ -33,7 +35,9 @@ PAUSE_SECS = 0.2
 SLOWEST_BYTES_PER_SEC = 1e6
 CONCURRENCY = 32
 CONNECT_SECS = 5.0
-NO_BUCKET = "there is no such bucket"
+# Of folders in a store, as `entries/ab/<program>/<key>.json` has most: a server's links lead no deeper.
+LEVELS = 3
+NO_BUCKET, NO_BUCKET_HINT = "there is no such bucket", "make it, or correct the URL"
 # Errors that asking again does not change, besides those that Python has classes for.
 _FINAL = (errno.EINVAL, errno.EPERM, errno.EROFS)
 
@@ -46,8 +50,9 @@ class ObjectStoreFiles:
         self._timeout_secs = timeout_secs()
         self._fs = _open(url, self._timeout_secs)
         self._slots = asyncio.Semaphore(CONCURRENCY)
-        self._root = f"{url.scheme}://{url.place}" if url.scheme in ("http", "https") else url.place
+        self._root = f"{url.scheme}://{url.place}" if url.scheme in READ_ONLY else url.place
         self._down: RemoteError | None = None
+        self._has_bucket = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._fs.loop).result()
@@ -57,7 +62,7 @@ class ObjectStoreFiles:
             try:
                 found: bytes = await self._fs._cat_file(self._path(name), start=0, end=limit_bytes + 1)
             except FileNotFoundError as error:
-                self._check_bucket(error)
+                await self._check_bucket(error)
                 return None
             except OSError as error:
                 # The range of an empty file cannot be satisfied.
@@ -78,13 +83,16 @@ class ObjectStoreFiles:
             except FileExistsError:
                 return False
             except FileNotFoundError as error:
-                self._check_bucket(error)
+                await self._check_bucket(error)
                 raise
             return True
 
         return await self._try(f"write {name}", ask, len(data))
 
     async def names(self, folder: str, *, deep: bool = False) -> dict[str, int | None]:
+        if deep and self.url.scheme in READ_ONLY:
+            return await self._names_below(folder, LEVELS)
+
         async def ask() -> dict[str, int | None]:
             path = self._path(folder) + "/"
             try:
@@ -92,18 +100,49 @@ class ObjectStoreFiles:
                     found = list((await self._fs._find(path, detail=True)).values())
                 else:
                     found = await self._fs._ls(path, detail=True, **self._fresh)
+                if not found:
+                    await self._check_bucket()
             except FileNotFoundError as error:
-                self._check_bucket(error)
+                await self._check_bucket(error)
                 return {}
-            except Exception as error:
-                # A web server that does not list folders says so; exact names can be read all the same.
-                if self.url.scheme in ("http", "https") and getattr(error, "status", 0) in (403, 405):
-                    return {}
-                raise
             return {self._name(info["name"]): info.get("size") for info in found if info["type"] == "file"}
 
+        if self.url.scheme in READ_ONLY:
+            return dict.fromkeys((await self._page(folder) or ([], []))[0])
         # A whole listing has many pages.
         return await self._try(f"list {folder}", ask, 0, patience=10 if deep else 1)
+
+    async def _names_below(self, folder: str, levels: int) -> dict[str, int | None]:
+        """fsspec's own walk takes a folder that cannot be listed for an empty one."""
+        page = await self._page(folder)
+        if page is None:
+            raise RemoteError(
+                f"{self.url} does not list {folder}", hint="graphcache pull --manifest FILE needs no list"
+            )
+        files, folders = page
+        below = (self._names_below(each, levels - 1) for each in folders if levels > 1)
+        found: dict[str, int | None] = dict.fromkeys(files)
+        for each in await asyncio.gather(*below):
+            found.update(each)
+        return found
+
+    async def _page(self, folder: str) -> tuple[list[str], list[str]] | None:
+        """Files and folders by a web server's page of a folder; None where it gives no such pages."""
+
+        async def ask() -> tuple[list[str], list[str]] | None:
+            try:
+                found = await self._fs._ls(self._path(folder) + "/", detail=True)
+            except FileNotFoundError:
+                return [], []
+            except Exception as error:
+                # A web server that does not list folders says so; exact names can be read all the same.
+                if getattr(error, "status", 0) in (403, 405):
+                    return None
+                raise
+            files = [self._name(info["name"]) for info in found if info["type"] == "file"]
+            return files, [self._name(info["name"]).rstrip("/") for info in found if info["type"] == "directory"]
+
+        return await self._try(f"list {folder}", ask, 0)
 
     async def delete(self, name: str) -> None:
         async def ask() -> None:
@@ -145,10 +184,17 @@ class ObjectStoreFiles:
     def _name(self, path: str) -> str:
         return path.removeprefix("/").removeprefix(self._root.removeprefix("/")).removeprefix("/")
 
-    def _check_bucket(self, error: FileNotFoundError) -> None:
+    async def _check_bucket(self, error: FileNotFoundError | None = None) -> None:
         """A bucket that is not there is no miss: a misspelt name would compile everything again."""
+        if self.url.scheme == "gs" and not self._has_bucket:
+            # The client says of a file and of a bucket alike that there is none.
+            try:
+                await self._fs._call("GET", "b/{}/o", self._root.partition("/")[0], maxResults=1, json_out=True)
+            except FileNotFoundError as lacking:
+                raise RemoteError(f"{self.url}: {NO_BUCKET}", hint=NO_BUCKET_HINT) from lacking
+            self._has_bucket = True
         if "bucket does not exist" in str(error).lower():
-            raise RemoteError(f"{self.url}: {NO_BUCKET}", hint="make it, or correct the URL") from error
+            raise RemoteError(f"{self.url}: {NO_BUCKET}", hint=NO_BUCKET_HINT) from error
 
 
 def timeout_secs() -> float:
@@ -173,14 +219,14 @@ def _open(url: RemoteUrl, patience_secs: float) -> AsyncFileSystem:
             "retries": {"max_attempts": 0},
             "max_pool_connections": CONCURRENCY,
         }
-    elif url.scheme in ("http", "https"):
+    elif url.scheme in READ_ONLY:
         # Proxies and ~/.netrc of the environment count, as they do for curl.
         options["client_kwargs"] = {"trust_env": True}
         options["encoded"] = False
     try:
         if url.scheme == "s3":
             options["session"] = _aws_session()
-        fs = fsspec.filesystem(url.scheme, **options)
+        fs = _gcs(options) if url.scheme == "gs" else fsspec.filesystem(url.scheme, **options)
     except ImportError as error:
         package = {"s3": "s3fs", "gs": "gcsfs"}.get(url.scheme, "aiohttp")
         raise RemoteError(
@@ -190,6 +236,15 @@ def _open(url: RemoteUrl, patience_secs: float) -> AsyncFileSystem:
     if url.scheme == "s3":
         fs.retries = 1
     return fs if fs.async_impl else AsyncFileSystemWrapper(fs, asynchronous=False)
+
+
+def _gcs(options: dict[str, Any]) -> AsyncFileSystem:
+    """The client without its extensions, which ask for the kind of the bucket before each request, by gRPC."""
+    from gcsfs.core import GCSFileSystem
+
+    # Of each file that is not there it says so.
+    logging.getLogger("gcsfs").addHandler(logging.NullHandler())
+    return GCSFileSystem(**options)
 
 
 @cache
@@ -221,4 +276,6 @@ def _reason(error: Exception, limit_secs: float) -> str:
 def _hint(url: RemoteUrl, error: Exception) -> str:
     if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
         return f"credentials for {url.scheme} come from the environment; do they allow this?"
+    if isinstance(error, ssl.CertificateError):
+        return "SSL_CERT_FILE names a file of the CAs to trust, when the server's is one of your own"
     return "is it reachable from here (address, proxy, AWS_ENDPOINT_URL)? Other work goes on without it"

@@ -228,19 +228,19 @@ def test_a_listing_that_lags_costs_only_requests(
 
 def test_nginx_serves_a_store_read_only(store: LocalStore, tmp_path: Path) -> None:
     fill(store, 1, 2)
-    with nginx_server(tmp_path / "nginx", store.root) as address:
-        pod = TieredStore(tmp_path / "pod", [parse(address)])
+    with nginx_server(tmp_path / "nginx", store.root) as web:
+        pod = TieredStore(tmp_path / "pod", [parse(web.url)])
         assert pod.bring([wanted(1), wanted(2), wanted(3)])
         assert len(list(pod.entries())) == 2
         assert (pod.troubles, pod.faults) == ([], [])
         with pytest.raises(RemoteError, match="can be written"):
-            TieredStore(tmp_path / "pod", [parse(address)], push=True)
+            TieredStore(tmp_path / "pod", [parse(web.url)], push=True)
 
 
 def test_a_server_that_lists_nothing_serves_exact_keys(store: LocalStore, tmp_path: Path) -> None:
     fill(store, 1)
-    with nginx_server(tmp_path / "nginx", store.root, listing=False) as address:
-        builder = TieredStore(tmp_path / "builder", [parse(address)])
+    with nginx_server(tmp_path / "nginx", store.root, listing=False) as web:
+        builder = TieredStore(tmp_path / "builder", [parse(web.url)])
         assert builder.bring([Wanted(fake_key(1), dict(fake_key(1).parts))])
         assert not builder.bring([wanted(2)])
         assert builder.troubles == []

@@ -1,7 +1,11 @@
-"""Servers on loopback for tests of remotes, each started and stopped by the test: S3 (moto), nginx, a proxy of faults.
+"""Servers on loopback for tests of remotes, each started and stopped by the test: S3 (moto), GCS, nginx, a proxy of
+faults.
+
+nginx serves http, and https with a certificate that a CA made by the test has signed.
 
 moto answers as S3 does for what is used here, conditional writes included. It differs: a listing is always current, any
-credentials are taken, there is no throttling, and a request is as fast as Python.
+credentials are taken, there is no throttling, and a request is as fast as Python. The emulator of GCS differs more: it
+knows no conditions, so the last write wins there.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -17,9 +22,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import trustme
 
 BUCKET = "graphs"
 
@@ -56,6 +63,21 @@ def s3_server() -> Iterator[int]:
         server.wait(10)
 
 
+@contextlib.contextmanager
+def gcs_server() -> Iterator[str]:
+    """An emulator of GCS with the bucket BUCKET; yields what STORAGE_EMULATOR_HOST has to be."""
+    from gcp_storage_emulator.server import create_server
+
+    port = free_port()
+    server = create_server("127.0.0.1", port, in_memory=True, default_bucket=BUCKET)
+    server.start()
+    try:
+        wait_for(port)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.stop()
+
+
 def use_s3(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
     """The environment in which s3:// means the server on this port."""
     for name, value in s3_environment(port).items():
@@ -90,14 +112,22 @@ events {{ worker_connections 256; }}
 http {{
   access_log off; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f;
   uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
-  server {{ listen 127.0.0.1:{port}; root {root}; location / {{ {listing} }} }}
+  server {{ listen 127.0.0.1:{port} {tls}; root {root}; location / {{ {listing} }} }}
 }}
 """
 
 
+@dataclass(frozen=True)
+class Web:
+    """Where nginx serves, and the file of the CA that its certificate is signed by; None over http."""
+
+    url: str
+    ca: Path | None = None
+
+
 @contextlib.contextmanager
-def nginx_server(folder: Path, root: Path, *, listing: bool = True) -> Iterator[str]:
-    """nginx that serves `root` read-only; yields its URL. `listing`: whether it lists folders."""
+def nginx_server(folder: Path, root: Path, *, listing: bool = True, tls: bool = False) -> Iterator[Web]:
+    """nginx that serves `root` read-only. `listing`: whether it lists folders."""
     program = shutil.which("nginx") or "/usr/sbin/nginx"
     if not os.path.exists(program):
         pytest.fail("nginx is not installed; ./dev installs it")
@@ -107,15 +137,27 @@ def nginx_server(folder: Path, root: Path, *, listing: bool = True) -> Iterator[
         if place.stat().st_uid == os.geteuid() and str(place).startswith("/tmp/"):
             place.chmod(0o755)
     port, config = free_port(), folder / "nginx.conf"
-    text = NGINX.format(folder=folder, root=root, port=port, listing="autoindex on;" if listing else "")
+    ca = folder / "ca.pem" if tls else None
+    secure = "" if ca is None else _certificate(folder, ca)
+    text = NGINX.format(folder=folder, root=root, port=port, tls=secure, listing="autoindex on;" if listing else "")
     config.write_text(text)
     server = subprocess.Popen([program, "-c", str(config), "-p", str(folder)], stderr=subprocess.DEVNULL)
     try:
         wait_for(port)
-        yield f"http://127.0.0.1:{port}"
+        yield Web(f"{'http' if ca is None else 'https'}://127.0.0.1:{port}", ca)
     finally:
         server.terminate()
         server.wait(10)
+
+
+def _certificate(folder: Path, ca: Path) -> str:
+    """A certificate of 127.0.0.1 in `folder`, whose CA nobody knows but for the file `ca`; nginx's words for it."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(ca))
+    made = authority.issue_cert("127.0.0.1")
+    made.private_key_pem.write_to_path(str(folder / "server.key"))
+    made.cert_chain_pems[0].write_to_path(str(folder / "server.pem"))
+    return f"ssl; ssl_certificate {folder}/server.pem; ssl_certificate_key {folder}/server.key"
 
 
 class FaultProxy:
@@ -125,6 +167,7 @@ class FaultProxy:
     cut:      the answer ends after so many bytes
     silent:   connections are taken and never answered
     delay_secs: before each answer's first byte
+    lagging:  a listing that was asked for before is answered as it was then, as by an eventually consistent service
     """
 
     def __init__(self, target: int) -> None:
@@ -133,7 +176,9 @@ class FaultProxy:
         self.cut: int | None = None
         self.silent = False
         self.delay_secs = 0.0
+        self.lagging = False
         self.requests = 0
+        self._listings: dict[bytes, bytes] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
@@ -175,6 +220,9 @@ class FaultProxy:
         self.requests += 1
         if self.silent:
             await asyncio.sleep(600)
+        if b"100-continue" in head.lower():
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            head = re.sub(rb"(?i)\r\nexpect:[^\r]*", b"", head)
         body = await reader.readexactly(_length(head))
         await asyncio.sleep(self.delay_secs)
         if self.fail > 0:
@@ -182,6 +230,14 @@ class FaultProxy:
             writer.write(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             await writer.drain()
             return
+        answer = await self._answer(head, body)
+        writer.write(answer if self.cut is None else answer[: self.cut])
+        await writer.drain()
+
+    async def _answer(self, head: bytes, body: bytes) -> bytes:
+        listed = head.partition(b"\r\n")[0] if b"list-type=2" in head else b""
+        if self.lagging and listed in self._listings:
+            return self._listings[listed]
         theirs, ours = await asyncio.open_connection("127.0.0.1", self.target)
         try:
             ours.write(head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + body)
@@ -189,8 +245,9 @@ class FaultProxy:
             answer = await theirs.read(-1)
         finally:
             ours.close()
-        writer.write(answer if self.cut is None else answer[: self.cut])
-        await writer.drain()
+        if listed:
+            self._listings[listed] = answer
+        return answer
 
 
 def _length(head: bytes) -> int:
