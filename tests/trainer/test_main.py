@@ -25,7 +25,7 @@ from tests.trainer.record.test_report import FIELDS
 from tests.trainer.run.test_run import assert_same_state
 from tests.trainer.runs import losses, records
 from trainer.__main__ import main, run_command
-from trainer.checkpoint.folder import newest
+from trainer.checkpoint.folder import complete_steps, newest
 from trainer.record.folder import RunFolder
 
 TRAINER = [sys.executable, "-m", "trainer"]
@@ -168,6 +168,8 @@ def test_sigterm_in_training_ends_after_the_step_with_a_checkpoint(llama, data, 
     assert "ended by SIGTERM" in error
     done = records(tmp_path / "run")[-1]["step"]
     assert newest(tmp_path / "run" / "checkpoints").step == done >= 3
+    prediction = json.loads((tmp_path / "run" / "prediction.json").read_text())
+    assert prediction["own_costs"]["step_secs"] > 0 < prediction["measured_step_secs"]
     more = str(done + 2)
     assert main(arguments(llama, data, tmp_path / "run", "--steps", more, "--resume")) == 0
     assert main(arguments(llama, data, tmp_path / "straight", "--steps", more)) == 0
@@ -279,24 +281,40 @@ def run_once(*argv: str) -> None:
     main(argv)
 
 
+def best_of(out: Path, newest_step: int) -> int:
+    """The step of the lowest held-out loss of the steps that a checkpoint has."""
+    return min((record["eval_loss"], record["step"]) for record in records(out) if record["step"] <= newest_step)[1]
+
+
 @pytest.mark.stress
 def test_killed_at_any_moment_a_run_goes_on_to_the_same_end(llama, data, tmp_path):
-    steps = rounds(12, 40)
-    assert main(arguments(llama, data, tmp_path / "straight", "--steps", str(steps))) == 0
-    argv = arguments(llama, data, tmp_path / "run", "--steps", str(steps), "--save-every", "1", "--resume")
+    """And whenever it is killed it has its best checkpoint, and the newest one so far."""
+    held = tmp_path / "held.jsonl"  # text that the model does worse on after a while
+    held.write_text("".join(json.dumps({"text": word * 20}) + "\n" for word in ("XYZ", "QQW", "123")))
+    steps, newest_step = rounds(12, 40), 0
+    best = ["--eval-data", str(held), "--eval-every", "1", "--best", "--keep", "1", "--lr", "0.02"]
+    assert main(arguments(llama, data, tmp_path / "straight", "--steps", str(steps), *best)) == 0
+    out = tmp_path / "run"
+    argv = arguments(llama, data, out, "--steps", str(steps), "--save-every", "1", "--resume", *best)
     with fork_server("trainer.run.run") as server:
         for kill in range(100):
             pid = server.start(f"{__name__}:run_once", *argv)
             time.sleep(0.05 * (kill % 17))
             os.kill(pid, signal.SIGKILL)
             list(server.lines())
-            saved = newest(tmp_path / "run" / "checkpoints")
-            if saved is not None and saved.step == steps:
+            complete = complete_steps(out / "checkpoints")
+            before, newest_step = newest_step, max(complete, default=0)
+            assert newest_step >= before
+            if complete:
+                assert best_of(out, newest_step) in complete
+            if newest_step == steps:
                 break
     assert kill > 5
     assert main(argv) == 0
-    assert losses(records(tmp_path / "run")) == losses(records(tmp_path / "straight"))
-    assert_same_state(tmp_path / "run", tmp_path / "straight")
+    assert losses(records(out)) == losses(records(tmp_path / "straight"))
+    assert_same_state(out, tmp_path / "straight")
+    assert complete_steps(out / "checkpoints") == complete_steps(tmp_path / "straight" / "checkpoints")
+    assert best_of(out, steps) < steps, "the data are meant to grow worse"
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -5,7 +5,6 @@ Everything that is missing is said at once. Nothing here takes a card, so `check
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +16,13 @@ from graphcache.device.base import DeviceBackend
 from graphcache.device.emulated_time import EmulatedTime
 from graphcache.device.select import Choice, choose, open_devices
 from graphcache.errors import GraphcacheError, MissingGraphsError
-from graphcache.graph import ITEM_BYTES, Graph
+from graphcache.graph import Graph
 from graphcache.header.table import read_config
 from graphcache.process.limits import available_memory_bytes
 from trainer.architecture.config import ModelConfig
 from trainer.checkpoint.folder import SavedCheckpoint, newest
 from trainer.checkpoint.load import check_data
 from trainer.checkpoint.pretrained import InputCheckpoint
-from trainer.checkpoint.save import SLACK_BYTES
 from trainer.config import ConfigError, RunConfig, check_resumable, check_same_end
 from trainer.data.corpus import Corpus
 from trainer.data.errors import DataError
@@ -32,12 +30,13 @@ from trainer.data.kept_tokens import tokens_of
 from trainer.device.cpu import CpuBackend
 from trainer.optim.adamw import worker_count
 from trainer.preflight.cached_graphs import MODEL_CATALOGS, CachedGraphs, find_graphs
+from trainer.preflight.disk import check_disk
 from trainer.preflight.host_load import check_load
 from trainer.record.folder import RunFolder, RunFolderError
 from trainer.record.say import say
 from trainer.record.watchers import check_tensorboard
 from trainer.step.choose import choose_step
-from trainer.step.memory import STATE_BYTES, MemoryPlan
+from trainer.step.memory import MemoryPlan
 from trainer.step.schedule import Step
 
 T = TypeVar("T")
@@ -53,12 +52,6 @@ class MemoryPlanError(GraphcacheError):
     """What the run would keep does not fit into a device's pool, or into the host's memory."""
 
     name = "memory-plan"
-
-
-class DiskSpaceError(GraphcacheError):
-    """There is no room for a checkpoint."""
-
-    name = "disk-space"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +171,9 @@ class Findings:
         if self.saved is not None:
             saved = self.saved
             self._attempt(lambda: _check_model(saved, checkpoint))
-        self._attempt(lambda: _check_disk(config, checkpoint))
+        done = 0 if self.saved is None else self.saved.step
+        steps = config.steps if self.corpus is None else steps_in_all(config, self.corpus)
+        self._attempt(lambda: check_disk(config, checkpoint.parameters, done, steps))
         if self.kind != "cpu":
             self.graphs = self._attempt(lambda: find_graphs(checkpoint, config))
             if self.graphs is not None:
@@ -326,15 +321,3 @@ def _check_memory(memory: MemoryPlan, config: RunConfig, kind: str) -> None:
         faults.append(f"the host would hold {in_all:,} bytes and may use {available_memory_bytes():,}")
     if faults:
         raise MemoryPlanError("; ".join(faults), hint=f"a smaller --micro-batch or --seq, or {more}")
-
-
-def _check_disk(config: RunConfig, checkpoint: InputCheckpoint) -> None:
-    """Room for one checkpoint: an older one is deleted only when a newer one is complete."""
-    needed = checkpoint.parameters * (STATE_BYTES + ITEM_BYTES[config.dtype]) + SLACK_BYTES
-    checkpoints = RunFolder(config.out).checkpoints.absolute()  # it may lead to another disk
-    place_ = next(p for p in (checkpoints, *checkpoints.parents) if p.exists())
-    free = shutil.disk_usage(place_).free
-    if free < needed:
-        raise DiskSpaceError(
-            f"a checkpoint takes {needed:,} bytes and {place_} has {free:,} free", hint="choose another --out"
-        )

@@ -102,6 +102,12 @@ class RunFolder:
         with self._writing(self._steps, _SPACE_HINT), self._steps.open("a", encoding="ascii") as file:
             file.write(json.dumps(record) + "\n")
 
+    def replace_last_step(self, record: Mapping[str, Any]) -> None:
+        """Put `record` in place of the last line of steps.jsonl, which is of its step. Raises RunFolderError."""
+        lines = self._steps.read_bytes().splitlines(keepends=True)
+        assert _step_of(lines[-1]) == record["step"]
+        self._replace(self._steps, b"".join((*lines[:-1], json.dumps(record).encode(), b"\n")))
+
     def sync_steps(self) -> None:
         """Make the lines so far survive a power cut: before a checkpoint of their steps, which would survive, is named.
 

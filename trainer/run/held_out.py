@@ -22,11 +22,18 @@ class HeldOut:
         self._corpus = corpus
         self._config = config
         self._digest = corpus.facts.digest
-        self.losses: dict[int, float] = {r["step"]: r[LOSS] for r in records if r.get(DATA) == self._digest}
+        found = list(records)
+        self.losses: dict[int, float] = {r["step"]: r[LOSS] for r in found if r.get(DATA) == self._digest}
+        # By step: whether its loss was measured, on these data or on others.
+        self._measured = {r["step"]: LOSS in r for r in found}
 
     def is_due(self, step: int, last: int) -> bool:
         every = self._config.eval_every
         return step == last or (every is not None and step % every == 0)
+
+    def owes(self, step: int, last: int) -> bool:
+        """Whether a step was recorded without the loss that was due: its evaluation was interrupted."""
+        return step <= last and self.is_due(step, last) and self._measured.get(step) is False
 
     def evaluate(self, network: Network, step: int, stopped: Callable[[], bool]) -> dict[str, Any]:
         """The evaluation's fields of the step's record; none when the run was asked to end meanwhile.
@@ -35,6 +42,7 @@ class HeldOut:
         """
         began = time.perf_counter()
         loss = held_out_loss(network, self._corpus.in_order(self._config.micro_batch), step=step, stopped=stopped)
+        self._measured[step] = loss is not None
         if loss is None:
             return {}
         self.losses[step] = loss

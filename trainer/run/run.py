@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from trainer.optim.adamw import open_optimizer, worker_count
 from trainer.plan.prediction import Prediction, from_artifacts, from_own_steps
 from trainer.preflight.host_load import wait_for_load
 from trainer.preflight.preflight import Findings, Ready
-from trainer.record.folder import PREDICTION, RunFolder
+from trainer.record.folder import PREDICTION, RunFolder, RunFolderError
 from trainer.record.report import Progress, steps_line, summary
 from trainer.record.say import data_lines, held_out_lines
 from trainer.record.watchers import open_watchers
@@ -27,7 +27,7 @@ from trainer.run.held_out import HeldOut
 from trainer.run.load import build_network, initial_state, load_weights, saved_state
 from trainer.run.session import Session
 from trainer.run.show import warn, warn_unproven
-from trainer.run.stop import StopRequest
+from trainer.run.stop import Stopped, StopRequest
 
 # Whose versions a run's numbers may depend on.
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "llvmlite", "furiosa-torch", "graphcache")
@@ -50,11 +50,13 @@ def run(config: RunConfig) -> dict[str, Any]:
         with Progress(ready.steps) as progress:
             for line in _start_lines(ready):
                 progress.say(line)
-            if ready.saved is not None and ready.done >= ready.steps:
+            held_out = _held_out(ready, folder)
+            owed = held_out is not None and held_out.owes(ready.done, ready.steps)
+            if ready.saved is not None and ready.done >= ready.steps and not owed:
                 saved, times = ready.saved.folder, {}  # nothing to do, so nothing is written
             else:
                 load = wait_for_load(config.wait_for_load, config.wait_secs, progress.say)
-                saved, times = _train(ready, folder, stop, progress, load)
+                saved, times = _train(ready, folder, stop, progress, load, held_out)
     # A run that was killed may have left lines of steps that no checkpoint has.
     records = folder.steps_up_to(max(ready.done, ready.steps))
     return {**summary(config, records, saved), **times}
@@ -71,7 +73,12 @@ def _start_lines(ready: Ready) -> list[str]:
 
 
 def _train(
-    ready: Ready, folder: RunFolder, stop: StopRequest, progress: Progress, load: float | None
+    ready: Ready,
+    folder: RunFolder,
+    stop: StopRequest,
+    progress: Progress,
+    load: float | None,
+    held_out: HeldOut | None,
 ) -> tuple[Path | None, dict[str, Any]]:
     """The last checkpoint, and what the summary says of step times."""
     config = ready.config
@@ -98,7 +105,7 @@ def _train(
             devices=devices,
             folder=folder,
             watchers=watchers,
-            held_out=_held_out(ready, folder),
+            held_out=held_out,
             done=ready.done,
             steps=ready.steps,
         )
@@ -111,7 +118,14 @@ def _train(
         )
         facts = {**environment(ready), "host_load": load, "prediction": predicted.as_json()}
         folder.begin_session(config.as_json(), facts, ready.done)
-        saved = session.train(stop, progress)
+        try:
+            saved = session.train(stop, progress)
+        except Stopped:
+            with suppress(RunFolderError):  # that it was stopped, and is saved, is what counts
+                _predicted_and_measured(predicted, ready, folder, in_turns=network.in_turns)
+            raise
+        if saved is None and ready.saved is not None:  # all steps were done, and an evaluation was not
+            saved = ready.saved.folder
         return saved, _predicted_and_measured(predicted, ready, folder, in_turns=network.in_turns)
 
 

@@ -22,7 +22,7 @@ from trainer.optim.schedule import Schedule
 from trainer.record.folder import RunFolder
 from trainer.record.report import Progress, step_record
 from trainer.record.watchers import Watchers
-from trainer.run.held_out import HeldOut
+from trainer.run.held_out import LOSS, HeldOut
 from trainer.run.stop import Stopped, StopRequest
 from trainer.step.clock import Clock
 from trainer.step.loop import NonFiniteLossError, run_step
@@ -55,6 +55,7 @@ class Session:
         config, saved = self.config, None
         schedule = Schedule(config.lr, config.schedule, config.warmup_steps, self.steps)
         with stop.deferred():
+            self._make_up_evaluation(stop, progress)
             self._tidy(progress)
             for step in range(self.done + 1, self.steps + 1):
                 record = self._step(step, schedule.at(step), stop)
@@ -69,7 +70,7 @@ class Session:
                     progress.say(f"saved {saved}")
                     self._tidy(progress)
                     # Also for a signal that came while saving.
-                    if stop.signal is not None and step < self.steps:
+                    if stop.signal is not None and (step < self.steps or self._owes(step)):
                         raise Stopped(stop.signal)
         return saved
 
@@ -98,6 +99,22 @@ class Session:
         self.folder.append_step(record)
         give_back_free_memory()
         return record
+
+    def _make_up_evaluation(self, stop: StopRequest, progress: Progress) -> None:
+        """Of the last step of the session before, which a signal or an error kept from it. Raises Stopped."""
+        if self.held_out is None or not self._owes(self.done):
+            return
+        found = self.held_out.evaluate(self.network, self.done, lambda: stop.signal is not None)
+        if stop.signal is not None and not found:
+            raise Stopped(stop.signal)
+        record = {**self.folder.steps_up_to(self.done)[-1], **found}
+        self.folder.replace_last_step(record)
+        for line in self.watchers.step(record):
+            progress.say(line)
+        progress.say(f"step {self.done}, which the session before did not evaluate: eval loss {found[LOSS]:.4f}")
+
+    def _owes(self, step: int) -> bool:
+        return self.held_out is not None and self.held_out.owes(step, self.steps)
 
     def _save_before_error(self, step: int) -> None:
         """The steps up to this one are good, unless the last update is the cause. No older checkpoint goes for it."""

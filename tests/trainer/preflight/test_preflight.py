@@ -8,8 +8,9 @@ import pytest
 from graphcache.device.backend_name import BackendError
 from graphcache.errors import MissingGraphsError
 from tests.trainer.runs import settings
-from trainer.preflight import preflight
-from trainer.preflight.preflight import DiskSpaceError, Findings, MemoryPlanError
+from trainer.preflight import disk, preflight
+from trainer.preflight.disk import DiskSpaceError
+from trainer.preflight.preflight import Findings, MemoryPlanError
 
 
 def test_a_run_that_lacks_nothing_is_ready(llama, data, tmp_path):
@@ -89,7 +90,7 @@ def test_what_does_not_fit_the_host_is_an_error(llama, data, tmp_path, monkeypat
 
 
 def test_a_disk_without_room_for_a_checkpoint_is_an_error(llama, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(preflight, "SLACK_BYTES", 1 << 60)
+    monkeypatch.setattr(disk, "SLACK_BYTES", 1 << 60)
     with pytest.raises(DiskSpaceError, match=r"a checkpoint takes [\d,]+ bytes"):
         Findings(settings(llama, data, tmp_path / "run")).ready()
 

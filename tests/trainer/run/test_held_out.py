@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from trainer.data.corpus import Corpus
 from trainer.data.kept_tokens import tokens_of
 from trainer.run import held_out
 from trainer.run.run import run
+from trainer.run.stop import Stopped
 from trainer.step.loop import NonFiniteLossError
 
 
@@ -98,18 +100,36 @@ def test_losses_on_other_held_out_data_are_not_compared(llama, data, foreign, he
     assert complete_steps(out / "checkpoints") == sorted({min(on_held, key=lambda step: on_held[step]), 4})
 
 
-def test_a_run_that_is_asked_to_end_does_not_finish_an_evaluation(llama, data, held, tmp_path, monkeypatch):
-    asked = []
-
-    def slow(network, batches, *, step, stopped):
-        asked.append(stopped())
-        return real(network, batches, step=step, stopped=lambda: True)
-
+@pytest.mark.parametrize(("steps", "more"), [(2, 2), (2, 4)])
+def test_an_evaluation_that_a_signal_interrupts_is_made_up_for(
+    llama, data, foreign, tmp_path, monkeypatch, steps, more
+):
+    """Also where no step is left. The run ends as one that was never interrupted, the best checkpoint included."""
+    common = {"eval_data": foreign, "eval_every": 2, "best": True, "keep": 1, "lr": 0.02}
     real = held_out.held_out_loss
-    monkeypatch.setattr(held_out, "held_out_loss", slow)
-    train(settings(llama, data, tmp_path / "run", steps=1, eval_data=held))
-    assert asked == [False]
-    assert evaluations(tmp_path / "run") == {}
+
+    def interrupted(*args, stopped, **others):
+        signal.raise_signal(signal.SIGTERM)
+        return real(*args, stopped=stopped, **others)
+
+    out, straight = tmp_path / "run", tmp_path / "straight"
+    with monkeypatch.context() as patched:
+        patched.setattr(held_out, "held_out_loss", interrupted)
+        for resume in (False, True):  # a second time while it is made up for
+            with pytest.raises(Stopped):
+                run(settings(llama, data, out, steps=steps, resume=resume, **common))
+            assert evaluations(out) == {}
+            assert complete_steps(out / "checkpoints") == [steps]
+    summary = run(settings(llama, data, out, steps=more, resume=True, **common))
+    run(settings(llama, data, straight, steps=more, **common))
+    assert evaluations(out) == evaluations(straight)
+    assert summary["lowest_eval_step"] == 2
+    assert complete_steps(out / "checkpoints") == complete_steps(straight / "checkpoints")
+    assert summary["checkpoint"] == str(out / "checkpoints" / folder_name(more))
+    assert f"graphcache_trainer_eval_loss {evaluations(out)[more]}" in (out / "metrics.prom").read_text()
+    assert losses(records(out)) == losses(records(straight))
+    again = run(settings(llama, data, out, steps=more, resume=True, **common))
+    assert again["lowest_eval_step"] == 2
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(llama, data, held, tmp_path, monkeypatch):
