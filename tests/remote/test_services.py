@@ -23,6 +23,7 @@ from graphcache.trust.keys import KEY_VARIABLE, make_key
 from graphcache.verify.integrity import verify
 from tests.remote.conftest import fill
 from tests.store.fakes import fake_key
+from tests.support.command_lines import command_lines_below
 from tests.support.servers import BUCKET, FaultProxy, Web, gcs_server, nginx_server, s3_environment, use_s3
 
 TierOf = Callable[[str], Tier]
@@ -158,21 +159,6 @@ def test_gcs_without_its_client_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 
 # --- secrets --------------------------------------------------------------------------------------------------------
-
-
-def command_lines_below(process: int) -> set[bytes]:
-    """Of a process and its children, and theirs; those that end meanwhile are left out."""
-    found: set[bytes] = set()
-    todo = [process]
-    while todo:
-        folder = Path("/proc", str(todo.pop()))
-        try:
-            found.add((folder / "cmdline").read_bytes())
-            for task in (folder / "task").iterdir():
-                todo += [int(child) for child in (task / "children").read_text().split()]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
 
 
 def watched(args: list[str], env: dict[str, str]) -> tuple[str, set[bytes]]:

@@ -1,0 +1,57 @@
+"""The `graphcache` command as a container runs it, with a made-up compiler: all of it is real but torch and the vendor.
+
+    python -m tests.support.pod build ...
+
+FAKE_COMPILES is the file of `tests.support.fake_worker`; with FAKE_NO_LOCKS file locks say yes to everybody, as on some
+network file systems.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cli import build as command
+from cli.main import run
+from graphcache.build import build as build_module
+from graphcache.graph import Listing
+from tests.support.fake_build import fake_toolchain
+from tests.support.fake_graphs import fake_graph
+from tests.support.fake_worker import with_variables
+
+GRAPHS = [fake_graph(f"g{i}", elements=i + 1, secs=0.5) for i in range(9)]
+REFUSED = fake_graph("refused", elements=99, secs=0.5, error="Not importable: aten::mystery")
+CATALOG = "pods"
+
+
+def catalog(table: Any, config: Any, options: Any) -> Listing:
+    return Listing((*GRAPHS, REFUSED), ())
+
+
+def install(folder: Path) -> str:
+    """Makes the catalog known to Pythons that have `folder` in their PYTHONPATH; returns it."""
+    info = folder / "pods-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pods\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[graphcache.catalogs]\n{CATALOG} = tests.support.pod:catalog\n")
+    return str(folder)
+
+
+def main() -> int:
+    options_of = command._build_options
+    worker = with_variables(FAKE_COMPILES=os.environ["FAKE_COMPILES"])
+    command._build_options = lambda options: replace(options_of(options), worker=worker)
+    build_module.build_parts = fake_toolchain
+    build_module.known_revision = lambda memo: None
+    build_module.remember_revision = lambda memo, revision: None
+    if os.environ.get("FAKE_NO_LOCKS"):
+        fcntl.flock = lambda handle, how: None  # type: ignore[assignment]
+    return run(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
