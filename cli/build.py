@@ -12,6 +12,7 @@ import click
 
 from cli.cache import proof_state, toolchain_text, warn_of_faults, warn_of_troubles
 from cli.options import (
+    MOST_SECS,
     PATH,
     Positive,
     cache_option,
@@ -47,7 +48,7 @@ from graphcache.manifest.model_source import ModelSource
 from graphcache.manifest.text import ManifestError
 from graphcache.marks.list_marked import list_marked
 from graphcache.marks.recorded import read_shapes
-from graphcache.plan import PlanItem, plan
+from graphcache.plan import Choice, PlanItem, plan
 from graphcache.process.chrome_trace import trace_json
 from graphcache.process.shown import bytes_text, count_text, printable, secs_text
 from graphcache.process.streams import report_warning
@@ -66,8 +67,8 @@ from graphcache.toolchain.base import DEFAULT_FUSION, FUSIONS, build_parts
 
 FAILED = 1
 PROOFS = ("all", "auto", "none")
-# What no compile takes and no machine has.
-MOST_SECS, MOST_GB = 1e9, 1e6
+# What no machine has.
+MOST_GB = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +239,7 @@ def command(
     ]
     written = manifest is not None and not report.failed and not disproven
     if manifest is not None and written:
-        _write(manifest, request, report.toolchain, ((o.item, o.entry) for o in report.outcomes))
+        write_request(manifest, request, report.toolchain, ((o.item, o.entry) for o in report.outcomes))
     if as_json:
         emit_json(_as_json(request, report, str(manifest) if written else None))
     else:
@@ -414,16 +415,9 @@ def _dry_run(request: Request, memo: Memo, manifest: Path | None, as_json: bool,
     """The plan, and nothing more but a manifest of it. A graph whose program nobody remembers is `unknown`: it would be
     exported first."""
     toolchain = build_parts(request.fusion, memo)
-    items = plan(
-        request.listing.graphs,
-        sources=SourceHashes(WorkTree()),
-        programs=request.programs,
-        toolchain=toolchain,
-        store=request.store,
-        choice="best" if reuse else "first",
-    )
+    items = planned(request, toolchain, "best" if reuse else "first")
     if manifest is not None:
-        _write(manifest, request, toolchain, ((item, item.entry) for item in items))
+        write_request(manifest, request, toolchain, ((item, item.entry) for item in items))
     warn_of_faults(request.store.faults)
     warn_of_troubles(request.store)
     if as_json:
@@ -435,6 +429,18 @@ def _dry_run(request: Request, memo: Memo, manifest: Path | None, as_json: bool,
         compiled = sum(item.entry is not None for item in items)
         emit_facts([("manifest", f"{manifest}: {compiled} compiled, {len(items) - compiled} planned")])
     return 0
+
+
+def planned(request: Request, toolchain: Mapping[str, str], choice: Choice) -> list[PlanItem]:
+    """What the cache has of the request's graphs, and of what their ways need."""
+    return plan(
+        request.listing.graphs,
+        sources=SourceHashes(WorkTree()),
+        programs=request.programs,
+        toolchain=toolchain,
+        store=request.store,
+        choice=choice,
+    )
 
 
 def _why(item: PlanItem) -> str:
@@ -454,7 +460,7 @@ def _item_json(item: PlanItem) -> dict[str, Any]:
     }
 
 
-def _write(
+def write_request(
     path: Path, request: Request, toolchain: Mapping[str, str], found: Iterable[tuple[PlanItem, Entry | None]]
 ) -> None:
     """Writes the manifest, and says where it names other bytes than one before did, under the same key."""

@@ -27,6 +27,7 @@ COMMANDS = {
     "ls": Registered("cli.ls:command", "List the graphs in the cache, sorted by catalog and name."),
     "show": Registered("cli.show:command", "Show one entry: its key, graph, cost and artifact."),
     "prove": Registered("cli.prove:command", "Prove that artifacts compute what their graphs say."),
+    "tune": Registered("cli.tune:command", "Compile more ways of each graph, and prove the quickest."),
     "verify": Registered("cli.verify:command", "Check every byte in the cache; optionally rebuilds."),
     "job": Registered("cli.job:command", "Print what to submit to Kubernetes or Slurm to fill the cache."),
     "push": Registered("cli.push:command", "Write entries of the cache to a remote that lacks them."),

@@ -9,6 +9,10 @@ from typing import Any, TypeVar
 
 import click
 
+TIME_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+# What no compile takes.
+MOST_SECS = 1e9
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -113,6 +117,24 @@ class Positive(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         found = super().convert(value, param, ctx)
         return self.fail(f"{value} is not a number", param, ctx) if math.isnan(found) else found
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]
+    """`90s`, `30m`, `2h`, in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        number, unit = (value[:-1], value[-1:]) if value[-1:] in TIME_UNITS else (value, "")
+        try:
+            secs = float(number) * TIME_UNITS[unit]
+        except (KeyError, ValueError):
+            secs = -1.0
+        if not 0 < secs <= MOST_SECS:
+            self.fail(f"{value!r} is no time like 90s, 30m or 2h", param, ctx)
+        return secs
 
 
 def sizes(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:

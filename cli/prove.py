@@ -5,12 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from cli.cache import open_cache, warn_of_faults
-from cli.options import cache_option, cli_command, given, json_option, manifests_option, timeout_option
+from cli.options import (
+    MOST_SECS,
+    Duration,
+    cache_option,
+    cli_command,
+    given,
+    json_option,
+    manifests_option,
+    timeout_option,
+)
 from cli.render import emit_facts, emit_json
 from graphcache.build.build import DEFAULT_TIMEOUT_SECS, BuildOptions
 from graphcache.build.prove import ProofListener, Proven, Quiet, prove
@@ -23,27 +31,7 @@ from graphcache.process.shown import count_text, printable, secs_text
 from graphcache.store.base import Entry
 from graphcache.store.local import LocalStore
 
-MOST_SECS, MOST_GB = 1e9, 1e6
 REFUSED = "{} is no function beside an installed catalog, so it is not run"
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-class Duration(click.ParamType):  # type: ignore[type-arg]
-    """`90s`, `30m`, `2h`, in seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        number, unit = (value[:-1], value[-1:]) if value[-1:] in UNITS else (value, "")
-        try:
-            secs = float(number) * UNITS[unit]
-        except (KeyError, ValueError):
-            secs = -1.0
-        if not 0 < secs <= MOST_SECS:
-            self.fail(f"{value!r} is no time like 90s, 30m or 2h", param, ctx)
-        return secs
 
 
 @cli_command(
