@@ -13,6 +13,7 @@ _JUDGEMENTS = re.compile(
     r"|Lowering Deadline Violation|while lowering \w+|\bO\d+ lowering failed"
     r"|all tactics failed|tactic failure"
     r"|unsupported EDF node"
+    r"|conflict between concrete labels|failed to execute DFG: .*invalid new shape"
     # What this program finds in a compiler's result.
     r"|the compiler gives \d+ of \d+ results"
     r"|the compiled graph has the (arguments|results) "

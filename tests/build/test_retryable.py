@@ -11,13 +11,24 @@ from graphcache.errors import GraphcacheError, ToolchainError
 from graphcache.toolchain.base import CompileError
 from graphcache.vendor.text import readable
 from tests.support import machine_texts
-from tests.support.vendor_texts import LOGSUMEXP, NO_CC, NO_HEADERS, OLDER_NO_HEADERS, OLDER_SORT, SORT
+from tests.support.vendor_texts import (
+    EQUAL_SIZES,
+    LOGSUMEXP,
+    NEW_SHAPE,
+    NO_CC,
+    NO_HEADERS,
+    OLDER_NO_HEADERS,
+    OLDER_SORT,
+    SORT,
+)
 
 JUDGED = (
     LOGSUMEXP,
     readable(LOGSUMEXP),
     SORT,
     OLDER_SORT,
+    EQUAL_SIZES,
+    NEW_SHAPE,
     "failed to lower dfg: while lowering TacticKernel",
     "failed to lower dfg: O34 lowering failed: TransposedLower[bf16]([]|[Broadcast=1]|[0_1=16384:576, 1_1=576:1])",
     "failed to compile: all tactics failed to compile",

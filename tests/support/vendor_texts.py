@@ -82,3 +82,17 @@ OLDER_SORT = (
     "unsupported EDF node: Cpu(Op::inputs: [T0], Op::outputs: [T1, T4], Op::operator: Some(Operator { "
     'name: "sort#Decompose:3#Kernelized:3", option: Aten { inner: Sort { dim: -1, descending: false } } }))'
 )
+
+# Two products of 64 x 64 matrices, one of which has two roles.
+EQUAL_SIZES = (
+    "failed to lower dfg: conflict between concrete labels: Concrete(0) and Concrete(2)\n"
+    "caused by: Caused by:\n"
+    "    conflict between concrete labels: Concrete(0) and Concrete(2)"
+)
+
+# The host executor, of `x @ a @ b` in float32 with rank 8, factors not rounded.
+NEW_SHAPE = (
+    "the host executor failed on float32[64, 576], float32[576, 8], float32[8, 576]: failed to execute DFG: Error { msg: "
+    '"calculating operator#O97 failed.\\nLowLevelVePassOps (Main)", source: "invalid new shape([] | [0_32=2] | [0_1=32, '
+    '2_1=8] | [1_1=640] | [](8)) for [ C: [0_32=2] | P: [0_1=32, 2_1=8] | H: [1_1=640] ] (8)" }'
+)
