@@ -185,7 +185,11 @@ def check_command(as_json: bool, betas: tuple[float, float], **settings: Any) ->
 @click.option("--model", type=click.Path(path_type=Path), required=True, help="Checkpoint folder, or a manifest.")
 @click.option("--backend", default="furiosa:auto", help="The most devices that there may be.")
 @click.option(
-    "--from", "source", type=click.Path(path_type=Path, exists=True), help="A RUN or a manifest to take costs from."
+    "--from",
+    "sources",
+    type=click.Path(path_type=Path, exists=True),
+    multiple=True,
+    help="A RUN, a manifest or a calibration to take costs from.",
 )
 @click.option("--seq", type=int, default=512, help="Tokens in a sequence.")
 @click.option("--micro-batch", type=int, default=1, help="Sequences in a micro-batch.")
@@ -196,7 +200,7 @@ def check_command(as_json: bool, betas: tuple[float, float], **settings: Any) ->
 @click.option("--pool-gib", type=float, help="Emulator: the card's memory. Default: 47.5.")
 @click.option("--host-gib", type=click.FloatRange(0, min_open=True), help="The host's memory. Default: this machine's.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def plan_command(as_json: bool, source: Path | None, host_gib: float | None, **settings: Any) -> int:
+def plan_command(as_json: bool, sources: tuple[Path, ...], host_gib: float | None, **settings: Any) -> int:
     """Say what fits and what a step takes for each number of resident layers, and which run to start.
 
     Reads headers only: no card, no graphs. Exit code 1 when nothing fits.
@@ -205,12 +209,41 @@ def plan_command(as_json: bool, source: Path | None, host_gib: float | None, **s
     Examples:
       python -m trainer plan --model DIR --backend furiosa:auto,furiosa:auto
       python -m trainer plan --model DIR --from RUN --accum 8
+      python -m trainer plan --model DIR --from cache_manifests/llama-3.1-8b.json --from calibration.json
       python -m trainer plan --model cache_manifests/llama-3.1-8b.json --from cache_manifests/llama-3.1-8b.json
     """
     from trainer.plan.command import plan, show
 
     config = RunConfig(data=Path("FILE"), out=Path("RUN"), **settings)
-    return show(plan(config, source, host_gib), config, as_json=as_json)
+    return show(plan(config, sources, host_gib), config, as_json=as_json)
+
+
+@group.command("calibrate")
+@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The JSON file to write.")
+@click.option("--backend", default="cpu", help="Device that copies go to; a card is taken while it measures.")
+@click.option("--dtype", type=click.Choice(DTYPES), default="bfloat16", help="Of gradients and weights.")
+@click.option("--update-workers", type=click.IntRange(1, 1024), default=4, help="The most threads that update weights.")
+@click.option("--secs", type=click.FloatRange(1, 600), default=20.0, help="How long it measures, about.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as one JSON object.")
+def calibrate_command(run: Path | None, out: Path, as_json: bool, **settings: Any) -> None:
+    """Measure this host's copies and AdamW, with the code of a run, under the load that there is. With RUN, the --out
+    of a run, also take over its device time by pass and graph.
+
+    \b
+    Examples:
+      python -m trainer calibrate --out host.json
+      python -m trainer calibrate RUN --out calibration.json --update-workers 8
+      python -m trainer plan --model DIR --from calibration.json
+    """
+    from trainer.calibrate import calibrate
+    from trainer.plan.calibration import write
+    from trainer.record.say import say
+    from trainer.run.show import show_calibration
+
+    found = calibrate(run, **settings, say=say)
+    write(found, out)
+    show_calibration(found, out, as_json=as_json)
 
 
 @group.command("selftest")

@@ -67,6 +67,10 @@ class DeviceBackend(Protocol):
         """How often each graph was called so far, by its name."""
 
     @property
+    def call_secs(self) -> Mapping[str, float]:
+        """Seconds that the calls of each graph have taken so far, by its name."""
+
+    @property
     def runs_beside_others(self) -> bool:
         """Whether its graph calls may run at the same time as those of other devices, on a thread of its own."""
 

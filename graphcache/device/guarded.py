@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -28,6 +29,7 @@ class GuardedBackend:
         self.runs_beside_others = not flag_is_shared
         self._guard = guard or Guard(card.name, card.pool_bytes, flag_is_shared=flag_is_shared)
         self.calls: Counter[str] = Counter()
+        self.call_secs: defaultdict[str, float] = defaultdict(float)
         self._live: set[Buffer] = set()
         self._live_lock = threading.Lock()
         self._open = ExitStack()
@@ -80,8 +82,10 @@ class GuardedBackend:
             self._check(buffer)
         size_bytes = sum(spec.size_bytes for spec in program.outputs)
         with self._guard.reserved(size_bytes, f"the results of {graph.name}"), self._guard.call():
+            began = time.perf_counter()
             payloads = self._card.execute(program, [buffer._payload for buffer in args])
             self.calls[graph.name] += 1
+            self.call_secs[graph.name] += time.perf_counter() - began
         return tuple(self._adopt(*result) for result in zip(program.outputs, payloads, strict=True))
 
     def cut(self, buffer: Buffer, shapes: Sequence[tuple[int, ...]]) -> tuple[Buffer, ...]:

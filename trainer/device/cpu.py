@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,7 @@ class CpuBackend:
         self.bytes_in_use = 0
         self.peak_bytes = 0
         self.calls: Counter[str] = Counter()
+        self.call_secs: defaultdict[str, float] = defaultdict(float)
         self._lock = threading.Lock()
         self._products = HostProducts()
 
@@ -50,11 +52,13 @@ class CpuBackend:
     def call(self, loaded: LoadedGraph, args: Sequence[Buffer]) -> tuple[Buffer, ...]:
         """Runs the graph's function. A result may share memory with an argument: graphs are pure, so nobody sees it."""
         check_args(loaded.graph, args)
-        with self._lock:
-            self.calls[loaded.graph.name] += 1
+        name, began = loaded.graph.name, time.perf_counter()
         function: Callable[..., Any] = loaded.program
         with torch.no_grad(), self._products:
             results = function(*(a._payload for a in args))
+        with self._lock:
+            self.calls[name] += 1
+            self.call_secs[name] += time.perf_counter() - began
         if isinstance(results, Tensor):
             results = (results,)
         return tuple(self._buffer(f"{loaded.graph.name} result {i}", r) for i, r in enumerate(results))

@@ -7,12 +7,10 @@ from collections.abc import Mapping
 
 from graphcache.errors import headline
 from graphcache.manifest.manifest import Manifest
-from trainer.catalogs import head as head_catalog
-from trainer.catalogs import layer as layer_catalog
-from trainer.model.ops import graph_calls
-from trainer.plan.costs import HOST_UPDATE_SECS, RESIDENT_SECS_PER_ELEMENT, CostsError, StepCosts, passes
+from trainer.plan.costs import HOST_UPDATE_SECS, RESIDENT_SECS_PER_ELEMENT, CostsError, StepCosts
+from trainer.plan.work import layer_update_calls, pass_calls, passes, update_elements
 from trainer.step.choose import LINK_BYTES_PER_SEC
-from trainer.step.schedule import BACKWARD, FORWARD, HEAD, Pass, Step
+from trainer.step.schedule import Step, Update
 
 
 def of_manifest(manifest: Manifest) -> dict[str, int]:
@@ -29,38 +27,36 @@ def from_estimates(step: Step, estimates: Mapping[str, int], workers: int, basis
 
     Raises CostsError naming the graphs that have no estimate.
     """
-    names = _graph_names(step)
-    kinds = passes(step)
-    calls = {kind: _calls_of_a_pass(step, kind) for kind in kinds}
-    needed = {names[kind, part] for kind, parts in calls.items() for part in parts}
-    missing = sorted(needed - estimates.keys())
+    kinds = tuple(passes(step))
+    later = {kind: pass_calls(step, kind, first=False) for kind in kinds}
+    first = {kind: pass_calls(step, kind, first=True) for kind in kinds}
+    missing = sorted({name for calls in (*later.values(), *first.values()) for name in calls} - estimates.keys())
     if missing:
         raise CostsError(
             f"{basis} has no estimate for {headline(', '.join(missing))}",
             hint="build the graphs of this sequence and micro-batch, or give the costs of a run: --from RUN",
         )
+    cast = _layer_secs(step, estimates, resident=False) or 0.0
+    resident = _layer_secs(step, estimates, resident=True)
     return StepCosts(
-        pass_secs={
-            kind: sum(count * estimates[names[kind, part]] for part, count in parts.items()) / 1e9
-            for kind, parts in calls.items()
-        },
+        pass_secs={kind: _secs(calls, estimates) for kind, calls in later.items()},
+        first_secs={kind: _secs(calls, estimates) for kind, calls in first.items()},
         copy_bytes_per_sec=LINK_BYTES_PER_SEC,
         update_secs=HOST_UPDATE_SECS,
         workers=workers,
-        resident_secs=RESIDENT_SECS_PER_ELEMENT,
+        resident_secs=cast + RESIDENT_SECS_PER_ELEMENT if resident is None else resident,
+        cast_secs=cast,
         basis=f"{basis}; host updates at {1e9 * HOST_UPDATE_SECS:g} ns an element and worker",
     )
 
 
-def _graph_names(step: Step) -> dict[tuple[str, str], str]:
-    """The name of the graph that each part of a pass calls."""
-    layer, head = layer_catalog.parts(step.model, step.options), head_catalog.parts(step.model, step.options)
-    found = {(kind, part): graph.name for kind in (FORWARD, BACKWARD) for part, graph in layer.items()}
-    return found | {(HEAD, part): graph.name for part, graph in head.items()}
+def _secs(calls: Counter[str], estimates: Mapping[str, int]) -> float:
+    return sum(count * estimates[name] for name, count in calls.items()) / 1e9
 
 
-def _calls_of_a_pass(step: Step, kind: str) -> Counter[str]:
-    """Calls by graph in one pass over a micro-batch, not the first: that one has no accumulators to add to."""
-    works = (work for stage in step.stages for work in stage.work)
-    one = next(work for work in works if isinstance(work, Pass) and work.kind == kind)
-    return graph_calls(step.ops(one, micro_batch=1))
+def _layer_secs(step: Step, estimates: Mapping[str, int], *, resident: bool) -> float | None:
+    """For one element of a layer's update; None where an estimate is missing."""
+    calls = layer_update_calls(step, resident=resident)
+    if not calls.keys() <= estimates.keys():
+        return None
+    return _secs(calls, estimates) / update_elements(step, Update(0, resident))

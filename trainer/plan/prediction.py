@@ -13,8 +13,9 @@ from typing import Any
 
 from graphcache.device.backend_name import parse
 from trainer.config import RunConfig
-from trainer.plan.costs import CostsError, StepCosts, from_run
+from trainer.plan.costs import CostsError, StepCosts
 from trainer.plan.estimates import from_estimates
+from trainer.plan.run_costs import from_run
 from trainer.plan.timeline import play
 from trainer.step.schedule import Step
 
@@ -51,15 +52,21 @@ def from_artifacts(
 
 
 def from_own_steps(
-    step: Step, records: Sequence[Mapping[str, Any]], *, workers: int, in_turns: bool
+    step: Step,
+    records: Sequence[Mapping[str, Any]],
+    call_secs: Mapping[str, float],
+    *,
+    workers: int,
+    in_turns: bool,
 ) -> tuple[Prediction, float | None]:
     """A step played with the costs that a run's `records` show, and the median step time that it should give.
 
+    call_secs: mean seconds of a call by graph name
     The first step, which loads, counts in neither.
     """
     measured = median(record["step_secs"] for record in records[1:]) if len(records) > 1 else None
     try:
-        costs = from_run(step, records, workers)
+        costs = from_run(step, records, workers, call_secs)
     except CostsError as error:
         return Prediction(None, error.message), measured
     return Prediction(play(step, costs, in_turns=in_turns).step_secs, costs.basis), measured
@@ -69,6 +76,4 @@ def _as_emulated(costs: StepCosts, config: RunConfig) -> StepCosts:
     """The costs as `--emulated-time` and `--emulated-link` scale them."""
     if config.emulated_time is None:
         return costs
-    scaled = {kind: secs * config.emulated_time for kind, secs in costs.pass_secs.items()}
-    resident = costs.resident_secs * config.emulated_time
-    return replace(costs, pass_secs=scaled, resident_secs=resident, copy_bytes_per_sec=config.emulated_link * 1e9)
+    return replace(costs.slower(config.emulated_time), copy_bytes_per_sec=config.emulated_link * 1e9)

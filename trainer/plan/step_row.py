@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainer.plan.costs import RESIDENT_SECS_PER_ELEMENT, CostsError, StepCosts, passes, products
+from trainer.plan.costs import RESIDENT_SECS_PER_ELEMENT, CostsError, StepCosts
 from trainer.plan.timeline import play
+from trainer.plan.work import passes, products
 from trainer.step.choose import LINK_BYTES_PER_SEC
 from trainer.step.schedule import Step
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.plan.costs import StepCosts, update_elements
+from trainer.plan.costs import StepCosts
+from trainer.plan.work import update_elements
 from trainer.step.schedule import Activation, Arrive, Leave, Pass, Stage, Step, Update
 
 # A job of an update worker, as `trainer.optim.offload` cuts them.
@@ -95,12 +96,12 @@ class _Play:
                         self._spend(thread, stage.device, "download", self._copy_secs)
                         self._sent[work.what, micro_batch] = self._now[thread]
                     case Pass():
-                        self._spend(thread, stage.device, work.kind, self._costs.pass_secs[work.kind])
+                        secs = self._costs.of_pass(work.kind, first=micro_batch == 0)
+                        self._spend(thread, stage.device, work.kind, secs)
             before = began
         for update in stage.updates if updates else ():
-            if update.resident:
-                secs = update_elements(self._step, update) * self._costs.resident_secs
-                self._spend(thread, stage.device, "update", secs)
+            each = self._costs.of_device_update(resident=update.resident, layer=isinstance(update.of, int))
+            self._spend(thread, stage.device, "update", each * update_elements(self._step, update))
             self._jobs.append((self._now[thread], update))
 
     def _arrive(self, thread: int, device: int, what: Activation, micro_batch: int, allowed: float) -> None:
@@ -111,6 +112,8 @@ class _Play:
         self._now[thread] = max(self._now[thread], self._link[device])
 
     def _spend(self, thread: int, device: int, kind: str, secs: float) -> None:
+        if not secs:
+            return
         self.timeline.spans.append(Span(f"device {device}", kind, self._now[thread], secs))
         self.timeline.device_secs[device][kind] += secs
         self._now[thread] += secs

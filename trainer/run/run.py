@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,6 +24,7 @@ from trainer.record.folder import PREDICTION, RunFolder, RunFolderError
 from trainer.record.report import Progress, steps_line, summary
 from trainer.record.say import data_lines, held_out_lines
 from trainer.record.watchers import open_watchers
+from trainer.run.call_times import CallTimes
 from trainer.run.held_out import HeldOut
 from trainer.run.load import build_network, initial_state, load_weights, saved_state
 from trainer.run.session import Session
@@ -95,6 +97,7 @@ def _train(
         give_back_free_memory()
         progress.say(f"loaded {ready.checkpoint.parameters:,} parameters")
         watchers = opened.enter_context(closing(open_watchers(folder.root, config.tensorboard, ready.done)))
+        call_times = CallTimes(devices)
         session = Session(
             config=config,
             source=ready.checkpoint,
@@ -106,6 +109,7 @@ def _train(
             folder=folder,
             watchers=watchers,
             held_out=held_out,
+            call_times=call_times,
             done=ready.done,
             steps=ready.steps,
         )
@@ -122,20 +126,26 @@ def _train(
             saved = session.train(stop, progress)
         except Stopped:
             with suppress(RunFolderError):  # that it was stopped, and is saved, is what counts
-                _predicted_and_measured(predicted, ready, folder, in_turns=network.in_turns)
+                _predicted_and_measured(predicted, ready, folder, call_times.mean_secs(), in_turns=network.in_turns)
             raise
         if saved is None and ready.saved is not None:  # all steps were done, and an evaluation was not
             saved = ready.saved.folder
-        return saved, _predicted_and_measured(predicted, ready, folder, in_turns=network.in_turns)
+        times = call_times.mean_secs()
+        return saved, _predicted_and_measured(predicted, ready, folder, times, in_turns=network.in_turns)
 
 
 def _predicted_and_measured(
-    predicted: Prediction, ready: Ready, folder: RunFolder, *, in_turns: bool
+    predicted: Prediction, ready: Ready, folder: RunFolder, call_secs: Mapping[str, float], *, in_turns: bool
 ) -> dict[str, Any]:
     """This session's steps against what was predicted: RUN/prediction.json, and two lines of the summary."""
     ours = [record for record in folder.steps() if record["step"] > ready.done]
-    own, measured = from_own_steps(ready.step, ours, workers=worker_count(ready.config), in_turns=in_turns)
-    facts = {"before": predicted.as_json(), "own_costs": own.as_json(), "measured_step_secs": measured}
+    own, measured = from_own_steps(ready.step, ours, call_secs, workers=worker_count(ready.config), in_turns=in_turns)
+    facts = {
+        "before": predicted.as_json(),
+        "own_costs": own.as_json(),
+        "measured_step_secs": measured,
+        "call_secs": dict(call_secs),
+    }
     folder.write(PREDICTION, facts)
     return {"predicted_step_secs": predicted.step_secs, "modelled_step_secs": own.step_secs}
 

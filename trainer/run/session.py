@@ -22,6 +22,7 @@ from trainer.optim.schedule import Schedule
 from trainer.record.folder import RunFolder
 from trainer.record.report import Progress, step_record
 from trainer.record.watchers import Watchers
+from trainer.run.call_times import CallTimes
 from trainer.run.held_out import LOSS, HeldOut
 from trainer.run.stop import Stopped, StopRequest
 from trainer.step.clock import Clock
@@ -44,6 +45,7 @@ class Session:
     folder: RunFolder
     watchers: Watchers
     held_out: HeldOut | None
+    call_times: CallTimes
     done: int
     steps: int
 
@@ -64,6 +66,7 @@ class Session:
                     progress.say(line)
                 if step == self.done + 1:
                     self._write_calls(step)
+                    self.call_times.begin()
                 periodic = config.save_every is not None and step % config.save_every == 0
                 if periodic or step == self.steps or stop.signal is not None or self._is_best(step):
                     saved = self._save(step)

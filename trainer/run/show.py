@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from graphcache.errors import GraphcacheError
 from graphcache.process.shown import bytes_text, printable
 from graphcache.process.streams import report_warning
 from trainer.checkpoint.pretrained import InputCheckpoint
+from trainer.plan.calibration import Calibration
 from trainer.preflight.cached_graphs import CachedGraphs
 from trainer.preflight.preflight import Findings, process_bytes, steps_in_all
 from trainer.record.report import steps_line
 from trainer.record.say import data_lines, held_out_lines
+from trainer.report.tables import Table, as_text
 from trainer.selftest import DeviceResult, kept
 from trainer.step.memory import DevicePlan
 
@@ -91,6 +94,22 @@ def show_selftest(found: Sequence[DeviceResult], *, as_json: bool) -> None:
     for device in dict.fromkeys(result.device for result in found):
         ours = [result.right for result in found if result.device == device]
         print(f"selftest {device}: {ours.count(True)} of {len(ours)} graphs right")
+
+
+def show_calibration(calibration: Calibration, path: Path, *, as_json: bool) -> None:
+    """What was measured, by number of workers, and what was not."""
+    if as_json:
+        _print_json(calibration.as_json())
+        return
+    rows = tuple(
+        (str(count), f"{1e9 * secs:.3f}", f"{count / secs / 1e9:.2f}")
+        for count, secs in calibration.update_secs.items()
+    )
+    header = ("workers", "ns an element and worker", "G elements/s")
+    print("\n".join(as_text(Table("AdamW on the host", header, rows, words=0))[1:]))
+    for what in calibration.not_measured:
+        print(f"not measured  {what}")
+    print(f"written       {path}; take it: python -m trainer plan --from {path}")
 
 
 def _as_json(findings: Findings) -> dict[str, Any]:

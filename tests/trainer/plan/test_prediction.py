@@ -39,12 +39,9 @@ def test_estimates_and_the_link_are_as_the_emulator_spends_them() -> None:
     two = step(devices=2)
     found = from_artifacts(two, estimates(two), EMULATED, workers=2, in_turns=False)
     costs = from_estimates(two, estimates(two), 2, "")
-    scaled = replace(
-        costs,
-        pass_secs={kind: 3 * secs for kind, secs in costs.pass_secs.items()},
-        copy_bytes_per_sec=1e6,
-        resident_secs=3 * costs.resident_secs,
-    )
+    scaled = replace(costs.slower(3.0), copy_bytes_per_sec=1e6)
+    assert scaled.pass_secs == {kind: 3 * secs for kind, secs in costs.pass_secs.items()}
+    assert (scaled.resident_secs, scaled.update_secs) == (3 * costs.resident_secs, costs.update_secs)
     assert found.step_secs == play(two, scaled).step_secs
     assert found.basis.startswith("the compiler's estimates")
     in_turns = from_artifacts(two, estimates(two), EMULATED, workers=2, in_turns=True)
@@ -72,11 +69,11 @@ def test_the_model_with_a_runs_own_costs_gives_what_such_a_run_takes() -> None:
         "phase_secs": timeline.device_secs[0],
         "update_busy_secs": timeline.update_busy_secs,
     }
-    own, measured = from_own_steps(one, [{**record, "step_secs": 1e9}, record, record], workers=2, in_turns=True)
+    own, measured = from_own_steps(one, [{**record, "step_secs": 1e9}, record, record], {}, workers=2, in_turns=True)
     assert measured == timeline.step_secs
     assert own.step_secs == pytest.approx(timeline.step_secs, rel=1e-6)
     assert own.basis == "2 steps of a run"
-    nothing, none = from_own_steps(one, [record], workers=2, in_turns=True)
+    nothing, none = from_own_steps(one, [record], {}, workers=2, in_turns=True)
     assert (nothing.step_secs, none) == (None, None)
 
 

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from graphcache.catalog import CatalogOptions
 from tests.support.tiny import LLAMA
 from trainer.architecture.config import ModelConfig
-from trainer.plan.costs import CostsError, StepCosts, from_run, host_elements, passes
+from trainer.plan.costs import CostsError, StepCosts
+from trainer.plan.run_costs import from_run
 from trainer.plan.step_row import from_row
 from trainer.plan.timeline import play
+from trainer.plan.work import host_elements, passes
 from trainer.step.placement import placements
 from trainer.step.schedule import BACKWARD, FORWARD, HEAD, Step, describe_step
 
