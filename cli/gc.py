@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from cli.cache import KEY_DIGITS, by_name, open_cache, usage_of
+from cli.cache import KEY_DIGITS, by_name, one_remote, open_cache, usage_of
 from cli.options import PATH, cache_option, cli_command, json_option
 from cli.render import emit_facts, emit_json, emit_table
-from graphcache.errors import UsageError
+from graphcache.errors import StoreError, UsageError
 from graphcache.local.memo import memo_of
 from graphcache.local.usage import Ledger
 from graphcache.process.shown import bytes_text, count_text
 from graphcache.process.streams import report_warning
+from graphcache.store.foreign import is_foreign
 from graphcache.store.gc import Limits, Plan, apply, plan
 from graphcache.store.local import LocalStore
 
@@ -49,6 +51,7 @@ def _quantity(units: Mapping[str, float]) -> Callable[[click.Context, click.Para
         "graphcache gc",
         "graphcache gc --max-size 20GB --max-age 90d",
         "graphcache gc --keep-manifest cache_manifests/llama-3.1-8b-adamw.json --yes",
+        "graphcache gc --remote s3://bucket/graphcache --max-size 200GB --keep-manifest llama-3.1-8b.json",
     ),
 )
 @click.option(
@@ -71,6 +74,11 @@ def _quantity(units: Mapping[str, float]) -> Callable[[click.Context, click.Para
     multiple=True,
     help="Keep the entries of this manifest whatever the limits say; without limits, delete all others. Repeatable.",
 )
+@click.option(
+    "--remote",
+    metavar="URL",
+    help="Instead of the cache, what lies there: s3://, gs://, or a shared folder. GRAPHCACHE_REMOTE does not count.",
+)
 @click.option("--yes", is_flag=True, help="Delete; without it, only show what would go.")
 @cache_option
 @json_option
@@ -78,6 +86,7 @@ def command(
     max_size: float | None,
     max_age: float | None,
     manifests: tuple[Path, ...],
+    remote: str | None,
     yes: bool,
     cache: str | None,
     as_json: bool,
@@ -87,18 +96,59 @@ def command(
     Also swept: objects that no entry names, files of killed writes (after a day), and old logs, failures and
     quarantined files (after 30 days). An object that an entry names is never deleted, also while builds run.
     """
-    store = open_cache(cache)
+    if remote is not None and cache is not None:
+        raise UsageError("--remote and --cache name two places", hint="collect one after the other")
     size_bytes = None if max_size is None else int(max_size)
     limits = Limits(max_size_bytes=size_bytes, max_age_secs=max_age, keep=_keep(manifests))
+    done = _collect(cache, limits, yes) if remote is None else _collect_remote(remote, limits, yes)
+    if as_json:
+        emit_json(_as_json(done, yes))
+    else:
+        _show(done, yes)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What was planned, and done if that was asked for, in a cache or a remote (`kind`) at `place`.
+
+    later: objects of evicted entries that stay until they are a day old
+    """
+
+    kind: str
+    place: str
+    planned: Plan
+    later: int = 0
+
+
+def _collect(cache: str | None, limits: Limits, yes: bool) -> Done:
+    store = open_cache(cache)
     used = {key: usage.last_used_secs for key, usage in usage_of(store).items()}
     planned = plan(store, limits, last_use=used)
     if yes:
         apply(store, planned)
         _forget(store, planned)
-    if as_json:
-        emit_json(_as_json(store, planned, yes))
-    else:
-        _show(planned, yes)
+    return Done("cache", str(store.root), planned)
+
+
+def _collect_remote(text: str, limits: Limits, yes: bool) -> Done:
+    """A folder is collected as the cache that it is; an object store has neither renames nor times of use."""
+    tier = one_remote([text], written=True)
+    if tier.files.url.scheme == "file":
+        store = LocalStore(tier.files.url.place)
+        if not store.root.is_dir() or is_foreign(store.layout):
+            raise StoreError(f"there is no cache at {store.root}", hint="--remote names another")
+        planned = plan(store, limits)
+        if yes:
+            apply(store, planned)
+        return Done("remote", tier.name, planned)
+    from graphcache.remote.gc import Collector
+    from graphcache.remote.object_store import ObjectStoreFiles
+
+    assert isinstance(tier.files, ObjectStoreFiles)
+    collector = Collector.of(tier, tier.files)
+    planned = tier.files.run(collector.plan(limits))
+    later = tier.files.run(collector.apply(planned)) if yes else 0
+    return Done("remote", tier.name, planned, later)
 
 
 def _keep(manifests: tuple[Path, ...]) -> frozenset[str] | None:
@@ -131,10 +181,12 @@ def _forget(store: LocalStore, planned: Plan) -> None:
         Ledger(memo).forget(eviction.entry.key.digest for eviction in planned.evictions)
 
 
-def _as_json(store: LocalStore, planned: Plan, deleted: bool) -> dict[str, Any]:
+def _as_json(done: Done, deleted: bool) -> dict[str, Any]:
+    planned = done.planned
     return {
-        "cache": str(store.root),
+        done.kind: done.place,
         "deleted": deleted,
+        "later": done.later,
         "evictions": [
             {
                 "key_digest": eviction.entry.key.digest,
@@ -154,7 +206,8 @@ def _as_json(store: LocalStore, planned: Plan, deleted: bool) -> dict[str, Any]:
     }
 
 
-def _show(planned: Plan, deleted: bool) -> None:
+def _show(done: Done, deleted: bool) -> None:
+    planned = done.planned
     reasons = {eviction.entry.key: eviction.reason for eviction in planned.evictions}
     rows = [
         (entry.key.digest[:KEY_DIGITS], entry.graph.name, reasons[entry.key], count_text(entry.size_bytes))
@@ -164,6 +217,7 @@ def _show(planned: Plan, deleted: bool) -> None:
     emit_table(("key", "graph or file", "reason", "bytes"), rows, right=("bytes",))
     kept = f"{count_text(len(planned.kept))} ({bytes_text(planned.kept_bytes)})"
     gone = f"{count_text(len(rows))} ({bytes_text(planned.freed_bytes)})"
-    emit_facts([("kept", kept), ("deleted" if deleted else "to delete", gone)])
+    later = [("later", f"{count_text(done.later)} objects, once they are a day old")] if done.later else []
+    emit_facts([("kept", kept), *later, ("deleted" if deleted else "to delete", gone)])
     if rows and not deleted:
         print("Nothing was deleted; --yes deletes.")

@@ -12,7 +12,9 @@ import math
 import os
 import random
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from typing import Any, TypeVar
 
@@ -40,6 +42,14 @@ LEVELS = 3
 NO_BUCKET, NO_BUCKET_HINT = "there is no such bucket", "make it, or correct the URL"
 # Errors that asking again does not change, besides those that Python has classes for.
 _FINAL = (errno.EINVAL, errno.EPERM, errno.EROFS)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A file in a listing. modified_secs: Unix time by the remote's clock; None where it does not tell."""
+
+    size_bytes: int
+    modified_secs: float | None
 
 
 class ObjectStoreFiles:
@@ -144,6 +154,33 @@ class ObjectStoreFiles:
 
         return await self._try(f"list {folder}", ask, 0)
 
+    async def listed(self, folder: str) -> dict[str, Listed]:
+        """Files in `folder` and below it, with when each was written. May lag behind, as `names`."""
+
+        async def ask() -> dict[str, Listed]:
+            try:
+                found = await self._fs._find(self._path(folder) + "/", detail=True)
+            except FileNotFoundError as error:
+                await self._check_bucket(error)
+                return {}
+            if not found:
+                await self._check_bucket()
+            return {self._name(name): Listed(info.get("size") or 0, _modified(info)) for name, info in found.items()}
+
+        return await self._try(f"list {folder}", ask, 0, patience=10)
+
+    async def modified(self, name: str) -> float | None:
+        """Unix time of the file's last write, asked of itself and not of a listing. None when it is gone, or the remote
+        does not tell."""
+
+        async def ask() -> float | None:
+            try:
+                return _modified(await self._fs._info(self._path(name), **self._fresh))
+            except FileNotFoundError:
+                return None
+
+        return await self._try(f"look at {name}", ask, 0)
+
     async def delete(self, name: str) -> None:
         async def ask() -> None:
             try:
@@ -195,6 +232,14 @@ class ObjectStoreFiles:
             self._has_bucket = True
         if "bucket does not exist" in str(error).lower():
             raise RemoteError(f"{self.url}: {NO_BUCKET}", hint=NO_BUCKET_HINT) from error
+
+
+def _modified(info: Mapping[str, Any]) -> float | None:
+    """When a file was written, by the names that s3fs, gcsfs and fsspec's memory have for it."""
+    found = info.get("LastModified") or info.get("mtime") or info.get("created")
+    if isinstance(found, datetime):
+        return found.timestamp()
+    return float(found) if isinstance(found, int | float) else None
 
 
 def timeout_secs() -> float:

@@ -16,7 +16,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,8 +108,8 @@ def plan(
     # Objects before entries: one that a commit names meanwhile is then not taken for an orphan.
     objects = list(layout.object_files())
     entries = _entries(layout.root)
-    ages = {entry.key.digest: moment - _last_use(entry, last_use or {}) for entry in entries}
-    reasons = _reasons(entries, ages, limits)
+    ages = {entry.key.digest: moment - last_use_secs(entry, last_use or {}) for entry in entries}
+    reasons = reasons_to_go(entries, ages, limits)
     named = {layout.object(entry.object.sha256) for entry in entries}
     orphans = _older(layout, [p for p in objects if p not in named], moment, GRACE_SECS, "no entry names it")
     gone = [entry for entry in entries if entry.key.digest in reasons]
@@ -142,8 +142,8 @@ def apply(store: LocalStore, planned: Plan) -> None:
             program.rmdir()
 
 
-def _reasons(entries: list[Entry], ages: Mapping[str, float], limits: Limits) -> dict[str, str]:
-    """Key digests of what goes, with why."""
+def reasons_to_go(entries: Sequence[Entry], ages: Mapping[str, float], limits: Limits) -> dict[str, str]:
+    """Key digests of what goes, with why. `ages`: seconds since the last use of each, by key digest."""
     reasons = _Reasons()
     keep = limits.keep or frozenset()
     candidates = [entry for entry in entries if entry.key.digest not in keep]
@@ -177,7 +177,8 @@ def _entries(root: Path) -> list[Entry]:
     return entries
 
 
-def _last_use(entry: Entry, last_use: Mapping[str, float]) -> float:
+def last_use_secs(entry: Entry, last_use: Mapping[str, float]) -> float:
+    """Unix time; that of its creation where no use of it is known."""
     created = calendar.timegm(tuple(int(part) for part in re.findall(r"\d+", entry.created)))
     return max(float(created), last_use.get(entry.key.digest, 0.0))
 

@@ -103,6 +103,10 @@ class Layout:
     def is_signature(self, path: Path) -> bool:
         return bool(_RECORD.fullmatch(path.name)) and path.parent == self.root / "signatures" / path.name[:2]
 
+    def is_lease(self, path: Path) -> bool:
+        key = path.parent
+        return bool(_LEASE.fullmatch(path.name) and _DIGEST.fullmatch(key.name)) and key.parent == self.root / "leases"
+
     # What is there: sorted, and without temporary files. Each raises StoreError for a folder that cannot be listed.
 
     def program_folders(self) -> Iterator[Path]:
