@@ -99,6 +99,9 @@ def _run_options(function: F) -> F:
             "--wait", "wait_secs", callback=_wait, default="1h", help="Longest wait for that load: 90s, 30m, 1h."
         ),
         click.option("--tensorboard", type=path, metavar="DIR", help="Write TensorBoard's event files there."),
+        click.option(
+            "--trace", type=path, metavar="FILE", help="Write a step's timeline for ui.perfetto.dev there too."
+        ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end."),
     )
     for option in reversed(options):

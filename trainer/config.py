@@ -26,7 +26,7 @@ LARGEST_POOL_GIB = 2.0**20
 FREE_ON_RESUME = frozenset(
     {"model", "data", "out", "backend", "steps", "resident_layers", "update_workers", "save_every", "keep", "resume",
      "cache", "remote", "trust", "fusion", "require_proof", "eager_layers", "pool_gib", "emulated_time",
-     "emulated_link", "tensorboard", "ignore_fields",
+     "emulated_link", "tensorboard", "trace", "ignore_fields",
      "wait_for_load", "wait_secs", "eval_data", "eval_every", "best"}
 )  # fmt: skip
 
@@ -58,6 +58,7 @@ class RunConfig:
     wait_for_load:   one-minute load of the host above which a run waits; None: it never waits
     wait_secs:       longest wait for that load, then the run is refused
     tensorboard:     folder of TensorBoard's event files; None: none are written
+    trace:           where a step's timeline is written besides RUN/trace.json; None: nowhere
     require_proof:   whether a graph that is not proven ends the run before it begins
     pool_gib:        emulator only: the card's memory, in GiB; None: as large as a real card's
     emulated_time:   emulator only: a call takes the compiler's estimate of its device time, times this; None: what the
@@ -105,6 +106,7 @@ class RunConfig:
     no_arithmetic: bool = False
     ignore_fields: str = ""
     tensorboard: Path | None = None
+    trace: Path | None = None
     wait_for_load: float | None = None
     wait_secs: float = 3600.0
 

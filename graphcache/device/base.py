@@ -6,7 +6,7 @@ Callers hold `Buffer`s, never device tensors. A buffer's payload is read by back
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -47,8 +47,17 @@ class LoadedGraph:
     way: Way | None = None
 
 
+# Gets what a device has done (a graph's name, `upload`, `download`), and its begin and end by `time.perf_counter`.
+Observer = Callable[[str, float, float], None]
+
+
 class DeviceBackend(Protocol):
-    """One device. All methods may be called from any thread."""
+    """One device. All methods may be called from any thread.
+
+    observer: hears of each call and copy, from the thread that asked for it; None: nobody does
+    """
+
+    observer: Observer | None
 
     @property
     def name(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from graphcache.device.base import Buffer, LoadedGraph, check_args, cut_views
+from graphcache.device.base import Buffer, LoadedGraph, Observer, check_args, cut_views
 from graphcache.device.card import Card, Program, describe
 from graphcache.device.guard import Guard
 from graphcache.graph import Graph, TensorSpec
@@ -30,6 +30,7 @@ class GuardedBackend:
         self._guard = guard or Guard(card.name, card.pool_bytes, flag_is_shared=flag_is_shared)
         self.calls: Counter[str] = Counter()
         self.call_secs: defaultdict[str, float] = defaultdict(float)
+        self.observer: Observer | None = None
         self._live: set[Buffer] = set()
         self._live_lock = threading.Lock()
         self._open = ExitStack()
@@ -53,12 +54,17 @@ class GuardedBackend:
         with self._guard.reserved(spec.size_bytes, name):
             with self._guard.allocation():
                 payload = self._card.allocate(spec)
+            began = time.perf_counter()
             self._card.write(payload, host.detach())
+        self._tell("upload", began, time.perf_counter())
         return self._adopt(spec, payload)
 
     def download(self, buffer: Buffer) -> Tensor:
         self._check(buffer)
-        return self._card.read(buffer._payload, buffer.spec)
+        began = time.perf_counter()
+        host = self._card.read(buffer._payload, buffer.spec)
+        self._tell("download", began, time.perf_counter())
+        return host
 
     def take(self, buffer: Buffer) -> Tensor:
         host = self.download(buffer)
@@ -85,7 +91,9 @@ class GuardedBackend:
             began = time.perf_counter()
             payloads = self._card.execute(program, [buffer._payload for buffer in args])
             self.calls[graph.name] += 1
-            self.call_secs[graph.name] += time.perf_counter() - began
+            ended = time.perf_counter()
+            self.call_secs[graph.name] += ended - began
+        self._tell(graph.name, began, ended)
         return tuple(self._adopt(*result) for result in zip(program.outputs, payloads, strict=True))
 
     def cut(self, buffer: Buffer, shapes: Sequence[tuple[int, ...]]) -> tuple[Buffer, ...]:
@@ -122,6 +130,11 @@ class GuardedBackend:
             left = list(self._live)
         self.free(*left)
         self._open.close()
+
+    def _tell(self, what: str, began: float, ended: float) -> None:
+        observer = self.observer
+        if observer is not None:
+            observer(what, began, ended)
 
     def _adopt(self, spec: TensorSpec, payload: Any) -> Buffer:
         buffer = Buffer(spec, payload)

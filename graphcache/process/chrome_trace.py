@@ -42,5 +42,23 @@ def trace_json(spans: Iterable[Span]) -> str:
     return json.dumps({"traceEvents": names + events, "displayTimeUnit": "ms"}) + "\n"
 
 
+def spans_of(trace: Mapping[str, Any]) -> list[Span]:
+    """The spans of a trace that `trace_json` wrote, in its order. Raises KeyError and TypeError for anything else."""
+    events = trace["traceEvents"]
+    names = {(e["name"], e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M"}
+    return [
+        Span(
+            names["process_name", e["pid"], 0],
+            names["thread_name", e["pid"], e["tid"]],
+            e["name"],
+            e["ts"] / 1e6,
+            e["dur"] / 1e6,
+            e["args"],
+        )
+        for e in events
+        if e["ph"] == "X"
+    ]
+
+
 def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}

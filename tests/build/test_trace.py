@@ -11,7 +11,7 @@ from graphcache.build.report import Outcome, Silent
 from graphcache.build.trace import TracingListener
 from graphcache.graph import Graph, TensorSpec
 from graphcache.plan import PlanItem
-from graphcache.process.chrome_trace import Span, trace_json
+from graphcache.process.chrome_trace import Span, spans_of, trace_json
 from graphcache.source.hash import SourceHash
 
 
@@ -59,6 +59,7 @@ def test_a_trace_names_groups_and_lanes() -> None:
     assert [(e["name"], e["ts"], e["dur"]) for e in complete] == [("a", 0.0, 1.5e6), ("b", 1e6, 0.5e6)]
     assert len({e["pid"] for e in complete}) == 2
     assert complete[0]["args"] == {"key": "k"}
+    assert spans_of(json.loads(trace_json(spans))) == spans
 
 
 def test_nothing_in_a_trace_is_an_empty_trace(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphcache.device.base import Buffer, LoadedGraph, check_args, cut_views
+from graphcache.device.base import Buffer, LoadedGraph, Observer, check_args, cut_views
 from graphcache.graph import Graph, TensorSpec
 from trainer.device.products import HostProducts
 from trainer.host.forms import host_form
@@ -30,6 +30,7 @@ class CpuBackend:
         self.peak_bytes = 0
         self.calls: Counter[str] = Counter()
         self.call_secs: defaultdict[str, float] = defaultdict(float)
+        self.observer: Observer | None = None
         self._lock = threading.Lock()
         self._products = HostProducts()
 
@@ -56,9 +57,13 @@ class CpuBackend:
         function: Callable[..., Any] = loaded.program
         with torch.no_grad(), self._products:
             results = function(*(a._payload for a in args))
+        ended = time.perf_counter()
         with self._lock:
             self.calls[name] += 1
-            self.call_secs[name] += time.perf_counter() - began
+            self.call_secs[name] += ended - began
+        observer = self.observer
+        if observer is not None:
+            observer(name, began, ended)
         if isinstance(results, Tensor):
             results = (results,)
         return tuple(self._buffer(f"{loaded.graph.name} result {i}", r) for i, r in enumerate(results))

@@ -21,7 +21,7 @@ from trainer.optim.kernel import kernels
 from trainer.optim.offload import HostParameter, HostUpdate
 from trainer.optim.resident import ResidentDevice, ResidentParameter, ResidentUpdate
 from trainer.optim.scalars import AdamSettings, StepScalars
-from trainer.optim.workers import Workers
+from trainer.optim.workers import Observer, Workers
 
 Update = HostUpdate | ResidentUpdate
 
@@ -60,6 +60,10 @@ class AdamW:
         self._step, self._lr = 0, 0.0
         self._held: list[Update] = []
         self._square_sums: list[float] = []
+
+    def observe(self, observer: Observer | None) -> None:
+        """Have it hear of each job of a worker, from the worker's thread."""
+        self._workers.observer = observer
 
     def adopt(self, unit: Unit, states: Mapping[str, AdamState]) -> None:
         self._parameters[unit.name] = {
@@ -128,11 +132,11 @@ class AdamW:
     def _apply(self, update: Update, factor: float) -> None:
         scalars = self._scalars(update, factor)
         if isinstance(update, HostUpdate):
-            self._workers.submit(partial(update.apply, scalars))
+            self._workers.submit(partial(update.apply, scalars), f"update {update.of.unit.name}")
         else:
             update.apply(scalars)
 
     def _hold(self, update: Update) -> None:
         """Keep an update until the norm is known, and have its part of the norm taken. The sums come in any order."""
         self._held.append(update)
-        self._workers.submit(lambda: self._square_sums.append(update.square_sum()))
+        self._workers.submit(lambda: self._square_sums.append(update.square_sum()), "norm")

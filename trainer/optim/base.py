@@ -11,7 +11,7 @@ The first error of a worker is raised, with its own traceback, by the next `subm
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -111,6 +111,9 @@ class UpdateReport:
 
 class Optimizer(Protocol):
     """AdamW over units: offload keeps the state on the host, resident on the unit's device."""
+
+    def observe(self, observer: Callable[[str, float, float], None] | None) -> None:
+        """Have it hear of each update on the host: name, begin and end by `time.perf_counter`. None: nobody does."""
 
     def adopt(self, unit: Unit, states: Mapping[str, AdamState]) -> None:
         """Keep this unit's state from now on; it takes the tensors over. The unit's weights are installed already."""

@@ -10,6 +10,8 @@ from collections.abc import Callable
 import torch
 
 Job = Callable[[], None]
+# Gets a job's name and its begin and end by `time.perf_counter`.
+Observer = Callable[[str, float, float], None]
 
 # How often a waiting main thread looks whether there is still somebody to wait for.
 LOOK_SECS = 1.0
@@ -24,11 +26,13 @@ class Workers:
     Errors of jobs that were running at that moment are its consequences more often than not, and are dropped.
     """
 
+    observer: Observer | None = None
+
     def __init__(self, count: int) -> None:
         assert count >= 1, count
         self._changed = threading.Condition()
         # All below is guarded by _changed.
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[tuple[str, Job]] = deque()
         self._unfinished = 0
         self._busy_secs = 0.0
         self._error: BaseException | None = None
@@ -41,12 +45,12 @@ class Workers:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, job: Job) -> None:
-        """Have a worker run `job`. Raises the first error of an earlier one."""
+    def submit(self, job: Job, name: str = "update") -> None:
+        """Have a worker run `job`; an observer hears of it by `name`. Raises the first error of an earlier one."""
         with self._changed:
             self._raise_error()
             assert not self._closing
-            self._jobs.append(job)
+            self._jobs.append((name, job))
             self._unfinished += 1
             self._changed.notify_all()
 
@@ -82,7 +86,9 @@ class Workers:
     def _work(self) -> None:
         # Copies of weights would have threads of their own for each worker otherwise, on CPUs that are all taken.
         torch.set_num_threads(1)
-        while (job := self._next()) is not None:
+        while (next_ := self._next()) is not None:
+            name, job = next_
+            del next_
             began = time.perf_counter()
             error: BaseException | None = None
             try:
@@ -90,9 +96,12 @@ class Workers:
             except BaseException as raised:  # whatever ends a job must reach the main thread, SystemExit too
                 error = raised
             del job  # what it holds must not live until the next one comes
-            self._finished(time.perf_counter() - began, error)
+            ended, observer = time.perf_counter(), self.observer
+            if observer is not None:
+                observer(name, began, ended)
+            self._finished(ended - began, error)
 
-    def _next(self) -> Job | None:
+    def _next(self) -> tuple[str, Job] | None:
         """The next job; None when there will be none."""
         with self._changed:
             while not self._jobs:

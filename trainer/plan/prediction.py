@@ -7,7 +7,7 @@ plays the step with the costs that the run's own steps show. docs/placement.md d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -16,19 +16,23 @@ from trainer.config import RunConfig
 from trainer.plan.costs import CostsError, StepCosts
 from trainer.plan.estimates import from_estimates
 from trainer.plan.run_costs import from_run
-from trainer.plan.timeline import play
+from trainer.plan.timeline import Timeline, play
 from trainer.step.schedule import Step
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """step_secs: None where nothing can be told; basis: where the costs are from, or why there are none."""
+    """timeline: None where nothing can be told; basis: where the costs are from, or why there are none."""
 
-    step_secs: float | None
+    timeline: Timeline | None
     basis: str
 
+    @property
+    def step_secs(self) -> float | None:
+        return None if self.timeline is None else self.timeline.step_secs
+
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {"step_secs": self.step_secs, "basis": self.basis}
 
 
 def from_artifacts(
@@ -48,7 +52,7 @@ def from_artifacts(
     except CostsError as error:
         return Prediction(None, error.message)
     costs = _as_emulated(costs, config)
-    return Prediction(play(step, costs, in_turns=in_turns).step_secs, costs.basis)
+    return Prediction(play(step, costs, in_turns=in_turns), costs.basis)
 
 
 def from_own_steps(
@@ -69,7 +73,7 @@ def from_own_steps(
         costs = from_run(step, records, workers, call_secs)
     except CostsError as error:
         return Prediction(None, error.message), measured
-    return Prediction(play(step, costs, in_turns=in_turns).step_secs, costs.basis), measured
+    return Prediction(play(step, costs, in_turns=in_turns), costs.basis), measured
 
 
 def _as_emulated(costs: StepCosts, config: RunConfig) -> StepCosts:

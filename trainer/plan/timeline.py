@@ -101,7 +101,7 @@ class _Play:
             before = began
         for update in stage.updates if updates else ():
             each = self._costs.of_device_update(resident=update.resident, layer=isinstance(update.of, int))
-            self._spend(thread, stage.device, "update", each * update_elements(self._step, update))
+            self._spend(thread, stage.device, "gradients", each * update_elements(self._step, update))
             self._jobs.append((self._now[thread], update))
 
     def _arrive(self, thread: int, device: int, what: Activation, micro_batch: int, allowed: float) -> None:

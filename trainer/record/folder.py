@@ -21,9 +21,12 @@ from graphcache.errors import GraphcacheError
 from graphcache.process.whole_file import replace_file
 from graphcache.store.files import check_writable, dangling_hint, is_temporary, make_folder, sync_folder
 
-LOCK, SETTINGS, ENVIRONMENT, PREDICTION = "lock", "config.json", "environment.json", "prediction.json"
+LOCK, SETTINGS, ENVIRONMENT = "lock", "config.json", "environment.json"
+PREDICTION, TRACE = "prediction.json", "trace.json"
 # What a run writes.
-_WRITTEN = re.compile(r"(config|environment(-\d+)?|calls|prediction)\.json|steps\.jsonl|metrics\.prom|checkpoints")
+_WRITTEN = re.compile(
+    r"(config|environment(-\d+)?|calls|prediction|trace)\.json|steps\.jsonl|metrics\.prom|checkpoints"
+)
 # Settings that config.json has had since the first version, and that no model's config.json has.
 _OWN_SETTINGS = frozenset({"model", "data", "out", "resident_layers", "update_workers"})
 _SPACE_HINT = "free some space there, or choose another --out"
@@ -82,7 +85,8 @@ class RunFolder:
             with self._writing():
                 before.rename(next(name for name in names if not name.exists()))
         with self._writing():
-            (self.root / PREDICTION).unlink(missing_ok=True)  # of the session before
+            for name in (PREDICTION, TRACE):  # of the session before
+                (self.root / name).unlink(missing_ok=True)
         self.write(SETTINGS, settings)
         self.write(ENVIRONMENT, {"settings": settings, **environment})
         self.forget_steps_after(done)
@@ -90,6 +94,10 @@ class RunFolder:
     def write(self, name: str, value: Mapping[str, Any]) -> None:
         """RUN/`name` as JSON, whole or not at all. Raises RunFolderError."""
         self._replace(self.root / name, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
+
+    def write_text(self, name: str, text: str) -> None:
+        """RUN/`name`, whole or not at all. Raises RunFolderError."""
+        self._replace(self.root / name, text.encode())
 
     def forget_steps_after(self, step: int) -> None:
         """Keep the lines of steps.jsonl up to this step. Raises RunFolderError."""

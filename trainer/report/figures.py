@@ -107,7 +107,12 @@ def _figure(ylabel: str, draw: Callable[[Axes], None], *, height: float = HEIGHT
         axes = figure.add_subplot()
         draw(axes)
         axes.set_ylabel(ylabel)
-        file = io.StringIO()
-        figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+        return svg_of(figure)
+
+
+def svg_of(figure: Figure) -> str:
+    """The figure's element, for a page."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
     text = file.getvalue()
     return text[text.index("<svg") :]

@@ -8,6 +8,7 @@ from html import escape
 from trainer.report.figures import device_memory, loss_curves, phases, step_times
 from trainer.report.report import Report
 from trainer.report.tables import Table
+from trainer.report.timeline_figure import step_timeline
 
 STYLE = """
 :root { color-scheme: light }
@@ -49,8 +50,9 @@ def _figures(report: Report) -> Iterator[str]:
         ("Where a step's time goes", phases(report.runs)),
         ("Device memory", device_memory(report.runs)),
     )
-    for title, svg in drawn:
-        yield f'<h2>{title}</h2><figure role="img" aria-label="{title}">{svg}</figure>'
+    timelines = ((f"A step of {run.label}", step_timeline(run.trace)) for run in report.runs if run.trace)
+    for title, svg in (*drawn, *timelines):
+        yield f'<h2>{escape(title)}</h2><figure role="img" aria-label="{escape(title)}">{svg}</figure>'
 
 
 def _table(table: Table) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from graphcache.errors import UsageError
-from trainer.record.folder import ENVIRONMENT, PREDICTION, SETTINGS, RunFolder
+from graphcache.process.chrome_trace import Span, spans_of
+from trainer.record.folder import ENVIRONMENT, PREDICTION, SETTINGS, TRACE, RunFolder
 
 # Fields of a line of steps.jsonl that every report needs.
 NEEDED = ("step", "loss", "tokens", "label_tokens", "step_secs", "update_wait_secs")
@@ -29,6 +30,7 @@ class RecordedRun:
     steps:       lines of steps.jsonl in the order of their steps, one for each step
     environment: environment.json of the last session; empty where the run was killed before it was written
     prediction:  prediction.json of the last session that came to its end; empty without one
+    trace:       trace.json of that session, the timeline of one of its steps; empty without one
     """
 
     label: str
@@ -37,6 +39,7 @@ class RecordedRun:
     settings: Mapping[str, Any]
     environment: Mapping[str, Any]
     prediction: Mapping[str, Any]
+    trace: Sequence[Span] = ()
 
     def loss_at(self) -> dict[int, float]:
         """The loss of each step."""
@@ -76,7 +79,18 @@ def _read(folder: Path, label: str) -> RecordedRun:
         settings=_json(folder / SETTINGS),
         environment=_json(folder / ENVIRONMENT),
         prediction=_json(folder / PREDICTION),
+        trace=_trace(folder / TRACE),
     )
+
+
+def _trace(path: Path) -> list[Span]:
+    value = _json(path)
+    try:
+        return spans_of(value) if value else []
+    except (KeyError, TypeError) as error:
+        raise ReportError(
+            f"{path} is no trace: {error!r}", hint="the file was damaged after the run wrote it"
+        ) from error
 
 
 def _is_whole(record: Mapping[str, Any]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,10 +16,10 @@ from trainer.config import RunConfig
 from trainer.host.heap import give_back_free_memory, share_one_heap
 from trainer.host.numerics import deterministic, thread_count
 from trainer.optim.adamw import open_optimizer, worker_count
-from trainer.plan.prediction import Prediction, from_artifacts, from_own_steps
+from trainer.plan.prediction import from_artifacts
 from trainer.preflight.host_load import wait_for_load
 from trainer.preflight.preflight import Findings, Ready
-from trainer.record.folder import PREDICTION, RunFolder, RunFolderError
+from trainer.record.folder import RunFolder, RunFolderError
 from trainer.record.report import Progress, steps_line, summary
 from trainer.record.say import data_lines, held_out_lines
 from trainer.record.watchers import open_watchers
@@ -30,6 +29,7 @@ from trainer.run.load import build_network, initial_state, load_weights, saved_s
 from trainer.run.session import Session
 from trainer.run.show import warn, warn_unproven
 from trainer.run.stop import Stopped, StopRequest
+from trainer.run.times import record_times
 
 # Whose versions a run's numbers may depend on.
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "llvmlite", "furiosa-torch", "graphcache")
@@ -97,7 +97,6 @@ def _train(
         give_back_free_memory()
         progress.say(f"loaded {ready.checkpoint.parameters:,} parameters")
         watchers = opened.enter_context(closing(open_watchers(folder.root, config.tensorboard, ready.done)))
-        call_times = CallTimes(devices)
         session = Session(
             config=config,
             source=ready.checkpoint,
@@ -109,7 +108,7 @@ def _train(
             folder=folder,
             watchers=watchers,
             held_out=held_out,
-            call_times=call_times,
+            call_times=CallTimes(devices),
             done=ready.done,
             steps=ready.steps,
         )
@@ -126,28 +125,11 @@ def _train(
             saved = session.train(stop, progress)
         except Stopped:
             with suppress(RunFolderError):  # that it was stopped, and is saved, is what counts
-                _predicted_and_measured(predicted, ready, folder, call_times.mean_secs(), in_turns=network.in_turns)
+                record_times(session, ready, predicted)
             raise
         if saved is None and ready.saved is not None:  # all steps were done, and an evaluation was not
             saved = ready.saved.folder
-        times = call_times.mean_secs()
-        return saved, _predicted_and_measured(predicted, ready, folder, times, in_turns=network.in_turns)
-
-
-def _predicted_and_measured(
-    predicted: Prediction, ready: Ready, folder: RunFolder, call_secs: Mapping[str, float], *, in_turns: bool
-) -> dict[str, Any]:
-    """This session's steps against what was predicted: RUN/prediction.json, and two lines of the summary."""
-    ours = [record for record in folder.steps() if record["step"] > ready.done]
-    own, measured = from_own_steps(ready.step, ours, call_secs, workers=worker_count(ready.config), in_turns=in_turns)
-    facts = {
-        "before": predicted.as_json(),
-        "own_costs": own.as_json(),
-        "measured_step_secs": measured,
-        "call_secs": dict(call_secs),
-    }
-    folder.write(PREDICTION, facts)
-    return {"predicted_step_secs": predicted.step_secs, "modelled_step_secs": own.step_secs}
+        return saved, record_times(session, ready, predicted)
 
 
 def _held_out(ready: Ready, folder: RunFolder) -> HeldOut | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,18 @@ from trainer.record.watchers import Watchers
 from trainer.run.call_times import CallTimes
 from trainer.run.held_out import LOSS, HeldOut
 from trainer.run.stop import Stopped, StopRequest
+from trainer.run.traced import observed
 from trainer.step.clock import Clock
 from trainer.step.loop import NonFiniteLossError, run_step
 from trainer.step.network import Network
+from trainer.step.trace import StepTrace
 
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
     """Everything that a step touches. `steps` are those of the whole run, `done` those before this session; `beside` is
-    what checkpoints hold of the model's folder; `held_out` is None without --eval-data."""
+    what checkpoints hold of the model's folder; `held_out` is None without --eval-data; `traces` are of the first two
+    steps."""
 
     config: RunConfig
     source: InputCheckpoint
@@ -46,6 +49,7 @@ class Session:
     watchers: Watchers
     held_out: HeldOut | None
     call_times: CallTimes
+    traces: list[StepTrace] = field(default_factory=list)
     done: int
     steps: int
 
@@ -78,13 +82,15 @@ class Session:
         return saved
 
     def _step(self, step: int, lr: float, stop: StopRequest) -> Mapping[str, Any]:
-        clock = Clock()
+        trace = self._trace_of(step)
+        clock = Clock(trace)
         with clock.phase("data"):
             batches = self.corpus.step(
                 step - 1, seed=self.config.seed, micro_batch=self.config.micro_batch, accum=self.config.accum
             )
         try:
-            result = run_step(self.network, self.optimizer, batches, step=step, lr=lr, clock=clock)
+            with observed(trace, self.devices, self.optimizer):
+                result = run_step(self.network, self.optimizer, batches, step=step, lr=lr, clock=clock)
         except (NonFiniteLossError, NonFiniteGradientError):
             if step - 1 > self.done:
                 self._save_before_error(step - 1)
@@ -102,6 +108,13 @@ class Session:
         self.folder.append_step(record)
         give_back_free_memory()
         return record
+
+    def _trace_of(self, step: int) -> StepTrace | None:
+        """For the second step of the session, since the first loads; for the first where there is no other."""
+        if step > self.done + 2:
+            return None
+        self.traces.append(StepTrace())
+        return self.traces[-1]
 
     def _make_up_evaluation(self, stop: StopRequest, progress: Progress) -> None:
         """Of the last step of the session before, which a signal or an error kept from it. Raises Stopped."""

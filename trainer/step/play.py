@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -59,7 +60,7 @@ class StepPlay:
 
     def run(self) -> None:
         """All of it. Raises the first error of any device's thread."""
-        devices = [DevicePlay(self, device) for device in self.network.devices]
+        devices = [DevicePlay(self, number) for number in range(len(self.network.devices))]
         if self.network.in_turns:
             for stage in self._step.stages:
                 devices[stage.device].do(stage)
@@ -116,13 +117,18 @@ class StepPlay:
 class DevicePlay:
     """The stages of one device; `_here` are the activations on it, by micro-batch."""
 
-    def __init__(self, play: StepPlay, backend: DeviceBackend) -> None:
+    def __init__(self, play: StepPlay, number: int) -> None:
         self._play = play
-        self._backend = backend
+        self._number = number
+        self._backend = play.network.devices[number]
         self._here: dict[tuple[Activation, int], Buffer] = {}
 
     def do(self, stage: Stage) -> None:
         """Its work for every micro-batch; then its updates are started."""
+        with self._play.clock.lane(f"device {self._number}"):
+            self._do_stage(stage)
+
+    def _do_stage(self, stage: Stage) -> None:
         with Arrivals(self._play, self._backend, stage) as arrivals:
             for micro_batch in range(len(self._play.batches)):
                 arrivals.begin(micro_batch)
@@ -167,6 +173,7 @@ class Arrivals:
     def __init__(self, play: StepPlay, backend: DeviceBackend, stage: Stage) -> None:
         self._play = play
         self._backend = backend
+        self._stage = stage
         self._work = [work for work in stage.work if isinstance(work, Arrive)]
         ahead = self._work and backend.pool_bytes is not None and len(play.batches) > 1
         self._thread = UploadThread() if ahead else None
@@ -198,4 +205,6 @@ class Arrivals:
         return self._begun.pop((work, micro_batch)).result()
 
     def _upload(self, work: Arrive, micro_batch: int) -> Buffer:
-        return self._backend.upload(self._play.value_of(work, micro_batch), "activations")
+        ahead = nullcontext() if self._thread is None else self._play.clock.lane(f"link {self._stage.device}")
+        with ahead:
+            return self._backend.upload(self._play.value_of(work, micro_batch), "activations")

@@ -75,7 +75,7 @@ def test_resident_layers_take_work_off_the_host_and_put_it_on_the_device() -> No
     waits = [play(step(resident=resident), slow).update_wait_secs for resident in range(9)]
     assert all(later <= earlier + 1e-9 for earlier, later in pairwise(waits))
     assert waits[3] < waits[0]
-    assert play(step(resident=8), slow).device_secs[0]["update"] > 0
+    assert play(step(resident=8), slow).device_secs[0]["gradients"] > 0
 
 
 @given(st.floats(1e-7, 1e-3), st.integers(1, 8), st.integers(1, 6))

@@ -15,7 +15,12 @@ def make_run(tmp_path: Path) -> MakeRun:
     """Writes a RUN folder as a run leaves it: `secs` and `losses` by step, settings, environment."""
 
     def make(
-        name: str, secs: list[float], losses: list[float] | None = None, environment: Any = None, **settings: Any
+        name: str,
+        secs: list[float],
+        losses: list[float] | None = None,
+        environment: Any = None,
+        trace: str = "",
+        **settings: Any,
     ) -> Path:
         folder = tmp_path / name
         folder.mkdir()
@@ -24,6 +29,8 @@ def make_run(tmp_path: Path) -> MakeRun:
         (folder / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         (folder / "config.json").write_text(json.dumps({"out": name, "seq": 32, **settings}))
         (folder / "environment.json").write_text(json.dumps(environment or {"versions": {"torch": "2.10.0"}}))
+        if trace:
+            (folder / "trace.json").write_text(trace)
         return folder
 
     return make

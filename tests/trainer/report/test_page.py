@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from selenium.webdriver import Chrome
 
+from graphcache.process.chrome_trace import Span, trace_json
 from tests.support.browser import browser, requested
 from tests.trainer.report.conftest import MakeRun
 from trainer.report.page import page
@@ -22,7 +23,18 @@ def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 
 @pytest.fixture
 def written(make_run: MakeRun, tmp_path: Path) -> Path:
-    folders = [make_run("<b>offload & 'x'", [2.0 + i % 3 for i in range(40)]), make_run("resident", [1.5] * 40, seq=64)]
+    spans = [
+        Span(group, f"{lane} {number}", f"{what} <i>", i / 50, 1 / 60)
+        for group in ("measured, step 2", f"predicted: {'a long basis & more of it ' * 4}")
+        for lane, what in (("device", "forward"), ("link", "upload"), ("worker", "update"))
+        for number in range(4)
+        for i in range(100)
+    ]
+    secs = [2.0 + i % 3 for i in range(40)]
+    folders = [
+        make_run("<b>offload & 'x'", secs, trace=trace_json(spans)),
+        make_run("resident", [1.5] * 40, seq=64),
+    ]
     path = tmp_path / "page.html"
     path.write_text(page(make_report(folders)))
     return path
@@ -35,7 +47,10 @@ def test_the_page_asks_the_network_for_nothing_and_has_no_script_errors(written:
     assert chrome.get_log("browser") == []
     shown = chrome.find_element("tag name", "body").text
     assert "<b>offload & 'x'" in shown  # a name is text, never markup
-    assert chrome.execute_script("return document.querySelectorAll('svg').length") == 4
+    assert chrome.execute_script("return document.querySelectorAll('svg').length") == 5
+    assert "A step of <b>offload & 'x'" in shown
+    assert "worker 3" in shown
+    assert "predicted: a long basis & more of it" in shown
 
 
 def test_a_phone_scrolls_tables_and_not_the_page(written: Path, chrome: Chrome) -> None:
