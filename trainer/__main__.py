@@ -124,10 +124,12 @@ def run_command(as_json: bool, betas: tuple[float, float], **settings: Any) -> N
     """Train. Refuses to start when a graph, memory or a card is missing."""
     config = _config(betas, settings)
     # Imported here: torch is not needed to refuse a wrong setting, or for --help.
-    from trainer.run.run import run
+    from trainer.run.start import run
+
+    summary = run(config)
     from trainer.run.show import show_summary
 
-    show_summary(run(config), as_json=as_json)
+    show_summary(summary, as_json=as_json)
 
 
 @group.command("data")
@@ -155,6 +157,7 @@ def data_command(as_json: bool, show: int, **settings: Any) -> None:
     config = RunConfig(out=Path(), **settings)  # checks the settings
     from trainer.data.errors import DataError
     from trainer.data.look import look
+    from trainer.data.make_tokens import without_torch
     from trainer.record.say import say
     from trainer.run.show_data import show_look
 
@@ -162,6 +165,7 @@ def data_command(as_json: bool, show: int, **settings: Any) -> None:
         if not path.exists():
             raise DataError(f"--{name} {path}: there is no such file or folder")
     folder = config.model if config.model.is_dir() else config.model.parent
+    without_torch()
     found = look(
         config.data, folder, seq=config.seq, show=show, ignored=config.ignored_fields, cache=config.cache, say=say
     )
@@ -173,10 +177,13 @@ def data_command(as_json: bool, show: int, **settings: Any) -> None:
 def check_command(as_json: bool, betas: tuple[float, float], **settings: Any) -> int:
     """Say what a run would need: graphs, memory, cards. Takes no card, and exits as the run would."""
     config = _config(betas, settings)
+    from trainer.data.ahead import tokens_ahead
+
+    tokens = tokens_ahead(config, "trainer.preflight.preflight")
     from trainer.preflight.preflight import Findings
     from trainer.run.show import show_findings
 
-    findings = Findings(config)
+    findings = Findings(config, tokens)
     problem = findings.problem()
     show_findings(findings, problem, as_json=as_json)
     if problem is not None and not as_json:

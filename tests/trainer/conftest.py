@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import transformers  # noqa: F401  # small files are tokenized in a process that has it, not in one of their own
 
 from tests.support.tiny import LLAMA, QWEN2, write_checkpoint
 from tests.trainer.runs import write_data

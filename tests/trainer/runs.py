@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from trainer.config import RunConfig
 from trainer.data.corpus import IGNORED, Batch, Corpus
 from trainer.data.kept_tokens import tokens_of
-from trainer.run.run import run
+from trainer.run.start import run
 
 SEQ = 32
 

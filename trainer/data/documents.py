@@ -14,10 +14,11 @@ from typing import Any
 
 from graphcache.errors import GraphcacheError
 from trainer.data import conversation
+from trainer.data.blocks import TextBlock
 from trainer.data.conversation import Conversation
 from trainer.data.errors import DataError
 from trainer.data.faithful import check_written
-from trainer.data.files import decode, holds_records, raw_records, read_text
+from trainer.data.files import decode, raw_records
 from trainer.data.turns import TurnFinder
 
 # Fields that say something about a record and nothing of what is trained.
@@ -108,17 +109,21 @@ _SYSTEM = (
 
 @dataclass(frozen=True)
 class Document:
-    """Text to be tokenized.
+    """Text to be tokenized, or a block of a long one.
 
     line:     where it starts in the file, from 1: the number of the record, where records are not lines
     spans:    (begin, end) in characters, sorted: only tokens in them count in the loss; None: all do
     complete: the text holds its own special tokens already, as a chat template writes them
+    begins:   this is the whole text, or its first block
+    after:    the characters that the next block begins with; empty for the whole text and its last block
     """
 
     line: int
     text: str
     spans: tuple[tuple[int, int], ...] | None = None
     complete: bool = False
+    begins: bool = True
+    after: str = ""
 
 
 class Reader:
@@ -131,14 +136,13 @@ class Reader:
 
     def documents(self, path: Path) -> Iterator[Document]:
         """All documents, in the order of the file. Raises DataError."""
-        if not holds_records(path):
-            yield Document(1, _plain(str(path), read_text(path)))
-            return
         for number, raw in raw_records(path):
             yield self.document(f"{path}:{number}", number, raw)
 
     def document(self, where: str, line: int, raw: Any) -> Document:
-        """One record's, as `raw_records` gives it. Raises DataError."""
+        """Of a record or a block of a text, as `raw_records` gives it. Raises DataError."""
+        if isinstance(raw, TextBlock):
+            return Document(line, raw.text, begins=raw.begins, after=raw.after)
         record = {name: value for name, value in decode(where, raw).items() if name not in self._ignored}
         kind = _kind(where, record)
         if kind == "text":

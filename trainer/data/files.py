@@ -1,11 +1,13 @@
 """The records of a data file, with the line or the number that each is found by.
 
 JSON lines, a JSON array, both also compressed with gzip, and Parquet hold records; any other file is one text. Which it
-is says the end of its name: JSON is never trained on as plain text. pyarrow is imported for Parquet only.
+is says the end of its name: JSON is never trained on as plain text. No file is ever in memory as a whole. pyarrow is
+imported for Parquet only.
 """
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import re
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from graphcache.strict_json import DuplicateKeyError, strict_loads
+from trainer.data.blocks import AFTER_CHARS, TextBlock, last_cut
 from trainer.data.errors import DataError
 
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
@@ -24,41 +27,29 @@ _ONE_A_LINE = f"each line of a {', '.join(JSON_SUFFIXES)} file is one JSON objec
 _HINT = "--data is a .jsonl, .json, .parquet or text file in UTF-8"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 PARQUET_ROWS = 1024
+BLOCK_BYTES = 1 << 20
 _SPACE = re.compile(r"[ \t\n\r]*")  # what JSON takes for white space
 _DECODER = json.JSONDecoder()
-
-
-def holds_records(path: Path) -> bool:
-    """Whether the file is one of records, not a text."""
-    return _suffix(path) in (*JSON_SUFFIXES, PARQUET_SUFFIX)
-
-
-def read_text(path: Path) -> str:
-    """A whole file of plain text, without its byte order mark. Raises DataError."""
-    with _reading(path), _open(path) as file:
-        data: bytes = file.read()
-    _check_bytes(str(path), data)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}:{line}: not UTF-8: {error.reason}") from error
 
 
 def raw_records(path: Path) -> Iterator[tuple[int, Any]]:
     """Every record with its number from 1: bytes of JSON (a line, or an array's item), or a row of Parquet as a dict.
 
-    The number is the line's where records are lines. Raises DataError.
+    The number is the line's where records are lines. A text comes in blocks, all of number 1. Raises DataError.
     """
+    suffix = _suffix(path)
     with _reading(path):
-        if _suffix(path) == PARQUET_SUFFIX:
+        if suffix == PARQUET_SUFFIX:
             yield from enumerate(_rows(path), 1)
             return
         with _open(path) as file:
-            yield from _json_records(path, file)
+            if suffix in JSON_SUFFIXES:
+                yield from _json_records(path, file)
+            else:
+                yield from ((1, block) for block in _text_blocks(path, file))
 
 
-def decode(where: str, raw: Any) -> dict[str, Any]:
+def decode(where: str, raw: bytes | dict[str, Any]) -> dict[str, Any]:
     """The record. Raises DataError."""
     if isinstance(raw, dict):
         _check_nulls(where, raw)
@@ -110,54 +101,112 @@ def _nulls(value: Any, path: str = "") -> Iterator[str]:
                 yield from _nulls(item, inner)
 
 
-def _json_records(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    started = False
-    for number, line in enumerate(file, 1):
-        text = line if started else line.removeprefix(b"\xef\xbb\xbf")
-        if not text.strip():
-            continue
-        if not started and text.lstrip().startswith(b"["):
-            yield from _array(path, b"".join((text, file.read())))
-            return
-        started = True
-        yield number, text
+def _text_blocks(path: Path, file: IO[bytes]) -> Iterator[TextBlock]:
+    """A text without its byte order mark."""
+    decoder, lines, text, begins, looked_at = codecs.getincrementaldecoder("utf-8-sig")(), 0, "", True, 0
+    while data := file.read(BLOCK_BYTES):
+        if end := last_cut(text, looked_at):
+            yield TextBlock(text[:end], begins, text[end : end + AFTER_CHARS])
+            text, begins = text[end:], False
+        looked_at = max(len(text) - AFTER_CHARS, 0)
+        text += _decoded(path, decoder, data, lines)
+        lines += data.count(b"\n")
+    yield TextBlock(text + _decoded(path, decoder, b"", lines, final=True), begins, "")
 
 
-def _array(path: Path, data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The items of a JSON array, counted from 1; one at a time, since all at once take several times the file."""
+def _decoded(path: Path, decoder: codecs.IncrementalDecoder, data: bytes, lines: int, *, final: bool = False) -> str:
+    """lines: how many there are before `data`. Raises DataError."""
     _check_bytes(str(path), data)
     try:
-        text = data.decode()
-        del data
-        position = _past_space(text, text.index("[") + 1)
-        number, at_end = 1, text.startswith("]", position)
+        return decoder.decode(data, final)
+    except UnicodeDecodeError as error:
+        line = lines + error.object.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path}:{line}: not UTF-8: {error.reason}") from error
+
+
+def _json_records(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The file is looked at twice: the one line of an array may be as long as the file."""
+    window = _Window(path, file)
+    if window.next() == "[":
+        yield from _array(path, window)
+        return
+    file.seek(0)
+    for number, line in enumerate(file, 1):
+        text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        if text.strip():
+            yield number, text
+
+
+class _Window:
+    """The part of a file's text that is looked at."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self._path, self._file = path, file
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._text, self._at, self._lines = "", 0, 0
+
+    def next(self) -> str:
+        """The next character that is no white space; empty at the end."""
+        while True:
+            space = _SPACE.match(self._text, self._at)
+            self._at = space.end() if space else self._at
+            if self._at < len(self._text) or not self._more():
+                return self._text[self._at : self._at + 1]
+
+    def skip(self) -> None:
+        """Go behind that character."""
+        self._at += 1
+
+    def value(self) -> str:
+        """The JSON value that begins at that character, as it is written. Raises JSONDecodeError, RecursionError."""
+        while True:
+            try:
+                _, end = _DECODER.raw_decode(self._text, self._at)
+            except json.JSONDecodeError:
+                if not self._more():
+                    raise
+                continue
+            # A number may go on behind what was read.
+            if end < len(self._text) or not self._more():
+                value, self._at = self._text[self._at : end], end
+                return value
+
+    def _more(self) -> bool:
+        """Read on, twice as much when one value is longer than what was read. Whether there was more."""
+        data = self._file.read(max(BLOCK_BYTES, len(self._text) - self._at))
+        text = _decoded(self._path, self._decoder, data, self._lines, final=not data)
+        self._lines += data.count(b"\n")
+        self._text, self._at = self._text[self._at :] + text, 0
+        return bool(data)
+
+
+def _array(path: Path, window: _Window) -> Iterator[tuple[int, bytes]]:
+    """The items of a JSON array, counted from 1."""
+    number = 1
+    try:
+        window.next()
+        window.skip()
+        at_end = window.next() == "]"
         while not at_end:
-            _, end = _DECODER.raw_decode(text, position)
-            yield number, text[position:end].encode()
-            position, at_end = _behind_item(text, end)
+            yield number, window.value().encode()
+            at_end = window.next() == "]"
+            if not at_end:
+                _expect(window.next() == ",", "a comma is expected")
+                window.skip()
+                window.next()
             number += 1
-        if _past_space(text, position + 1) < len(text):
-            raise json.JSONDecodeError("Extra data", text, position + 1)
+        window.skip()
+        _expect(not window.next(), "something follows it")
     except ValueError as error:
-        raise DataError(f"{path}: not one JSON array in UTF-8: {error}", hint=_ONE_A_LINE) from error
+        why = error.msg if isinstance(error, json.JSONDecodeError) else error
+        raise DataError(f"{path}: not one JSON array in UTF-8: at item {number}: {why}", hint=_ONE_A_LINE) from error
     except RecursionError as error:
-        raise DataError(f"{path}: JSON that is nested too deeply to be read") from error
+        raise DataError(f"{path}:{number}: JSON that is nested too deeply to be read") from error
 
 
-def _behind_item(text: str, end: int) -> tuple[int, bool]:
-    """Where the next item or the closing bracket begins, and whether it is the bracket. Raises JSONDecodeError."""
-    position = _past_space(text, end)
-    if text.startswith("]", position):
-        return position, True
-    if not text.startswith(",", position):
-        raise json.JSONDecodeError("Expecting ',' delimiter", text, position)
-    return _past_space(text, position + 1), False
-
-
-def _past_space(text: str, position: int) -> int:
-    found = _SPACE.match(text, position)
-    assert found is not None  # it matches nothing, too
-    return found.end()
+def _expect(right: bool, what: str) -> None:
+    if not right:
+        raise ValueError(what)
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -43,7 +43,8 @@ def look(
     say: Callable[[str], None],
 ) -> Look:
     """Raises DataError. model: the checkpoint's folder; show: how many documents."""
+    tokenizer = read_tokenizer(model)
     tokens = tokens_of(data, model, ignored, cache, say)
     corpus = Corpus(tokens, seq)
-    shown = views(tokens, read_tokenizer(model), seq, labels_per_sequence(tokens, seq), show)
+    shown = views(tokens, tokenizer, seq, labels_per_sequence(tokens, seq), show)
     return Look(corpus.facts, tuple(shown), tuple(tokens.facts["empty_lines"]), corpus.without_labels())

@@ -1,12 +1,15 @@
 """Makes the token file of a data file, by all CPUs: records go to processes in chunks, and come back as tokens.
 
-Processes, since rendering templates is Python. A small file is done in this one, which is sooner.
+Processes, since rendering templates is Python, and since transformers is imported there without torch: that takes two
+seconds of the import's six, and goes on while this process imports torch itself. A small file is done in this one where
+transformers is there already.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -19,9 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphcache.process.limits import available_cpus
+from trainer.data.blocks import TextBlock
 from trainer.data.chat import TEMPLATE_DATE
 from trainer.data.errors import DataError
-from trainer.data.files import holds_records, raw_records
+from trainer.data.files import raw_records
 from trainer.data.token_file import Writer
 from trainer.data.tokens import Tokens
 
@@ -58,10 +62,11 @@ def make_tokens(folder: Path, model: Path, data: Path, ignored: tuple[str, ...],
 
 
 def _made(model: Path, data: Path, ignored: tuple[str, ...], progress: _Progress) -> Iterator[Made]:
-    workers = min(available_cpus(), -(-data.stat().st_size // SMALL_BYTES))
-    if not holds_records(data) or (workers < 2 and data.stat().st_size < SMALL_BYTES):
+    size = data.stat().st_size
+    if size < SMALL_BYTES and "transformers" in sys.modules:
         yield from _made_here(model, data, ignored)
         return
+    workers = min(available_cpus(), max(1, -(-size // SMALL_BYTES)))
     context = get_context("spawn")  # not forked: this process may have threads
     pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(model, data, ignored))
     try:
@@ -99,7 +104,7 @@ def _chunks(records: Iterable[tuple[int, Any]]) -> Iterator[tuple[Chunk, int]]:
     size = 0
     for number, raw in records:
         chunk.append((number, raw))
-        size += len(raw) if isinstance(raw, bytes) else 1024
+        size += len(raw) if isinstance(raw, bytes) else len(raw.text) if isinstance(raw, TextBlock) else 1024
         if size >= CHUNK_BYTES:
             yield chunk, size
             chunk, size = [], 0
@@ -116,6 +121,7 @@ def _begin(model: Path, data: Path, ignored: tuple[str, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each CPU
+    without_torch()
     from trainer.data.tokenize import read_tokenizer
 
     try:
@@ -127,6 +133,13 @@ def _begin(model: Path, data: Path, ignored: tuple[str, ...]) -> None:
 
 
 _failed: list[DataError] = []
+
+
+def without_torch() -> None:
+    """For a process that tokenizes and never needs torch, which transformers imports wherever it finds it."""
+    if "torch" not in sys.modules:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # Python's own way to say that there is no such module
+        os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # transformers says that it has no torch
 
 
 def _end_with_parent() -> None:
@@ -167,5 +180,5 @@ class _Progress:
     def _part(self) -> str:
         size = self._data.stat().st_size
         # What was given out is a little ahead; of a compressed file the size says nothing.
-        share = self.given_bytes / size if size and self._data.suffix in (".json", ".jsonl", ".ndjson") else 0
+        share = 0.0 if self._data.suffix.lower() in (".gz", ".parquet") else self.given_bytes / max(size, 1)
         return f", about {min(share, 1):.0%}" if share else ""

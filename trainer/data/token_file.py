@@ -66,26 +66,27 @@ class Writer:
         self._largest = -1
         self._empty_lines: list[int] = []
 
-    def add(self, documents: Iterable[Tokens]) -> None:
-        """Tokens of further documents. Raises OSError."""
+    def add(self, parts: Iterable[Tokens]) -> None:
+        """Tokens of further documents, or of their blocks. Raises OSError."""
         kept = []
-        for document in documents:
-            if len(document.ids):
-                kept.append(document)
-                continue
-            self.empty += 1
-            if len(self._empty_lines) < EMPTY_NAMED:
-                self._empty_lines.append(document.line)
+        for part in parts:
+            if len(part.ids):
+                kept.append(part)
+            elif part.begins:
+                self.empty += 1
+                if len(self._empty_lines) < EMPTY_NAMED:
+                    self._empty_lines.append(part.line)
         if not kept:
             return
-        lengths = np.asarray([len(document.ids) for document in kept], dtype=np.int64)
-        ids = np.concatenate([document.ids for document in kept])
+        lengths = np.asarray([len(part.ids) for part in kept], dtype=np.int64)
+        ids = np.concatenate([part.ids for part in kept])
         self._largest = max(self._largest, int(ids.max()))
+        begins = np.asarray([part.begins for part in kept])
         self._write("ids", ids)
-        self._write("counts", np.concatenate([document.counts for document in kept]))
-        self._write("starts", self.tokens + np.cumsum(lengths) - lengths)
-        self._write("lines", np.asarray([document.line for document in kept]))
-        self.documents += len(kept)
+        self._write("counts", np.concatenate([part.counts for part in kept]))
+        self._write("starts", (self.tokens + np.cumsum(lengths) - lengths)[begins])
+        self._write("lines", np.asarray([part.line for part in kept])[begins])
+        self.documents += int(begins.sum())
         self.tokens += int(lengths.sum())
 
     def finish(self, notes: Mapping[str, Any]) -> None:

@@ -10,27 +10,25 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby, takewhile
-from operator import attrgetter
+from itertools import chain, groupby, takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
+from trainer.data.blocks import BEFORE, blocks, first_token
 from trainer.data.chat import ChatTemplate
 from trainer.data.documents import Document, Reader
 from trainer.data.errors import DataError
 from trainer.data.tokens import Tokens
 from trainer.data.turns import TurnFinder
 
-# A long text is tokenized in blocks of about this many characters, each ending at a line's end: the library keeps some
-# hundred bytes a token while it works, and works on blocks in parallel.
-BLOCK_CHARS = 1 << 20
+# What the library is given at once.
 BATCH_DOCUMENTS = 1024
-BLOCKS_AT_ONCE = 16
+BATCH_CHARS = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -49,70 +47,70 @@ class ModelTokenizer:
         return self.finder.template
 
     @cached_property
-    def _added(self) -> tuple[int, int]:
-        """How many tokens the tokenizer puts before a text by itself, and behind it."""
-        mask = self.tokenizer.encode("a").special_tokens_mask
-        return sum(1 for _ in takewhile(bool, mask)), sum(1 for _ in takewhile(bool, reversed(mask)))
-
-    def _split(self, encoding: Encoding, *, complete: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Token ids, int32: up to the end of the text, and those that the tokenizer puts behind it by itself."""
+    def _added(self) -> tuple[int, np.ndarray]:
+        """How many tokens the tokenizer puts before a text by itself, and which, int32, behind it."""
+        encoding = self.tokenizer.encode("a")
+        mask = encoding.special_tokens_mask
+        behind = sum(1 for _ in takewhile(bool, reversed(mask)))
         ids = np.asarray(encoding.ids, dtype=np.int32)
-        own = len(ids) - (0 if complete else self._added[1])
-        return ids[:own], ids[own:]
+        return sum(1 for _ in takewhile(bool, mask)), ids[len(ids) - behind :]
 
-    def _begins_twice(self, ids: np.ndarray, *, complete: bool) -> bool:
+    def _begins_twice(self, ids: np.ndarray, document: Document) -> bool:
         """Whether the tokenizer has put a token before the text with which the text begins by itself."""
-        return not complete and self._added[0] == 1 and len(ids) > 1 and bool(ids[0] == ids[1])
+        added = self._added[0] if document.begins and not document.complete else 0
+        return added == 1 and len(ids) > 1 and bool(ids[0] == ids[1])
 
     def reader(self, ignored: Iterable[str] = ()) -> Reader:
         """What makes documents of records, for this template."""
         return Reader(self.finder, ignored)
 
     def tokens(self, documents: Iterable[Document]) -> Iterator[Tokens]:
-        """The documents' tokens, in order. Raises DataError when a text needs an end-of-text token and has none."""
-        for complete, run in groupby(documents, key=attrgetter("complete")):
+        """The documents' tokens, in order; those of a long text in blocks.
+
+        Raises DataError when a text needs an end-of-text token and has none.
+        """
+        parts = chain.from_iterable(_parts(document) for document in documents)
+        for whole, run in groupby(parts, key=lambda part: part.complete or not part.begins):
             for batch in _batches(run):
-                if _is_long(batch[0]):
-                    yield self._long(batch[0])
-                    continue
-                encodings = self.tokenizer.encode_batch([d.text for d in batch], add_special_tokens=not complete)
-                for document, encoding in zip(batch, encodings, strict=True):
-                    ids, behind = self._split(encoding, complete=complete)
-                    counts = _counts(encoding, len(ids), document.spans)
-                    if self._begins_twice(ids, complete=complete):
-                        ids, counts = ids[1:], counts[1:]
-                    yield self._finished(document, ids, counts, behind)
+                texts = [document.text if document.begins else BEFORE + document.text for document in batch]
+                texts = [text + document.after for text, document in zip(texts, batch, strict=True)]
+                encodings = self.tokenizer.encode_batch(texts, add_special_tokens=not whole)
+                yield from map(self._tokens, batch, encodings)
 
-    def _long(self, document: Document) -> Tokens:
-        """A long text, block by block; only the first block gets the special tokens, and the end has those behind."""
-        blocks = list(_blocks(document.text))
-        encoding = self.tokenizer.encode(blocks[0], add_special_tokens=not document.complete)
-        first, behind = self._split(encoding, complete=document.complete)
-        parts = [first[1:] if self._begins_twice(first, complete=document.complete) else first]
-        for begin in range(1, len(blocks), BLOCKS_AT_ONCE):
-            encodings = self.tokenizer.encode_batch(blocks[begin : begin + BLOCKS_AT_ONCE], add_special_tokens=False)
-            parts.extend(np.asarray(e.ids, dtype=np.int32) for e in encodings)
-        ids = np.concatenate(parts)
-        return self._finished(document, ids, np.ones(len(ids), dtype=bool), behind)
+    def _tokens(self, document: Document, encoding: Encoding) -> Tokens:
+        """From what the library made of the document and what stands beside it."""
+        ids = np.asarray(encoding.ids, dtype=np.int32)
+        if document.after:
+            ids = ids[: first_token(encoding, len(document.text) + (0 if document.begins else len(BEFORE)))]
+        elif document.begins and not document.complete:
+            ids = ids[: len(ids) - len(self._added[1])]
+        if not document.begins:
+            ids = ids[first_token(encoding, len(BEFORE)) :]
+        counts = _counts(encoding, len(ids), document.spans)
+        if self._begins_twice(ids, document):
+            ids, counts = ids[1:], counts[1:]
+        return self._finished(document, ids, counts)
 
-    def _finished(self, document: Document, ids: np.ndarray, counts: np.ndarray, behind: np.ndarray) -> Tokens:
-        """ids, counts: [n], of the text and what stands before it; behind: ids that tokenizer.json puts after it."""
+    def _finished(self, document: Document, ids: np.ndarray, counts: np.ndarray) -> Tokens:
+        """ids, counts: [n], of the text and what stands before it."""
         if not document.text:
             ids, counts = ids[:0], counts[:0]
-        elif not document.complete and not (len(ids) and ids[-1] == self.end_of_text and counts[-1]):
+        elif not (document.after or document.complete or (len(ids) and ids[-1] == self.end_of_text and counts[-1])):
             # These count whatever the spans say: a model that is not taught them never learns to stop.
-            ending = self._ending(behind)
+            ending = self._ending()
             ids, counts = np.append(ids, ending), np.append(counts, np.ones(len(ending), dtype=bool))
-        counts[:1] = False
-        return Tokens(document.line, ids, counts)
+        if document.begins:
+            counts[:1] = False
+        return Tokens(document.line, ids, counts, document.begins)
 
-    def _ending(self, behind: np.ndarray) -> np.ndarray:
+    def _ending(self) -> np.ndarray:
         """What follows a text: what tokenizer.json adds by itself, and the end-of-text token, once."""
         if self.end_of_text is None:
             raise DataError(
                 "the checkpoint names no end-of-text token, and text without it does not teach a model to stop",
                 hint="give eos_token in tokenizer_config.json, or eos_token_id in config.json",
             )
+        behind = self._added[1]
         return behind if behind[-1:].tolist() == [self.end_of_text] else np.append(behind, np.int32(self.end_of_text))
 
 
@@ -145,31 +143,30 @@ def _counts_by_offsets(encoding: Encoding, spans: tuple[tuple[int, int], ...]) -
     return inside
 
 
-def _is_long(document: Document) -> bool:
-    return len(document.text) > BLOCK_CHARS and document.spans is None
+def _parts(document: Document) -> Iterator[Document]:
+    """A long text in blocks. One of which only a part counts stays whole."""
+    if document.spans is not None or document.after or not document.begins:
+        yield document
+        return
+    for block in blocks(document.text):
+        yield (
+            replace(document, text=block.text, begins=block.begins, after=block.after)
+            if block.after or not block.begins
+            else document
+        )
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Batches for the library, a long text alone."""
     batch: list[Document] = []
+    chars = 0
     for document in documents:
-        if batch and (_is_long(document) or len(batch) == BATCH_DOCUMENTS):
-            yield batch
-            batch = []
         batch.append(document)
-        if _is_long(document):
+        chars += len(document.text)
+        if len(batch) == BATCH_DOCUMENTS or chars >= BATCH_CHARS:
             yield batch
-            batch = []
+            batch, chars = [], 0
     if batch:
         yield batch
-
-
-def _blocks(text: str) -> Iterator[str]:
-    begin = 0
-    while begin < len(text):
-        end = len(text) if begin + BLOCK_CHARS >= len(text) else text.find("\n", begin + BLOCK_CHARS) + 1 or len(text)
-        yield text[begin:end]
-        begin = end
 
 
 def read_tokenizer(model: Path) -> ModelTokenizer:

@@ -24,6 +24,7 @@ from trainer.checkpoint.folder import SavedCheckpoint, newest
 from trainer.checkpoint.load import check_data
 from trainer.checkpoint.pretrained import InputCheckpoint
 from trainer.config import ConfigError, RunConfig, check_resumable, check_same_end
+from trainer.data.ahead import TokensAhead
 from trainer.data.corpus import Corpus
 from trainer.data.errors import DataError
 from trainer.data.kept_tokens import tokens_of
@@ -112,8 +113,12 @@ class Ready:
 class Findings:
     """What was looked for, as far as it was found, and every problem."""
 
-    def __init__(self, config: RunConfig, *, held: bool = False) -> None:
-        """`held`: this process holds RUN, so whether it could is not asked. Raises BackendError."""
+    def __init__(self, config: RunConfig, tokens: TokensAhead | None = None, *, held: bool = False) -> None:
+        """tokens: what was made of data files already; held: this process holds RUN, so whether it could is not asked.
+
+        Raises BackendError.
+        """
+        tokens = tokens or {}
         self.config = config
         self.problems: list[GraphcacheError] = []
         # Without a backend there is nothing to look for.
@@ -124,8 +129,8 @@ class Findings:
         self._attempt(lambda: check_tensorboard(config.tensorboard))
         # A run waits for it later, with everything else found.
         self.load = None if held else self._attempt(lambda: check_load(config.wait_for_load))
-        self.corpus = self._attempt(lambda: _training_corpus(config, self.checkpoint, self.saved))
-        self.held_out = self._attempt(lambda: _held_out_corpus(config, self.checkpoint))
+        self.corpus = self._attempt(lambda: _training_corpus(config, tokens, self.checkpoint, self.saved))
+        self.held_out = self._attempt(lambda: _held_out_corpus(config, tokens, self.checkpoint))
         self.step: Step | None = None
         self.memory: MemoryPlan | None = None
         self.graphs: CachedGraphs | None = None
@@ -274,27 +279,32 @@ def _check_model(saved: SavedCheckpoint, checkpoint: InputCheckpoint) -> None:
         )
 
 
-def _corpus(flag: str, path: Path, config: RunConfig, checkpoint: InputCheckpoint | None) -> Corpus | None:
+def _corpus(
+    flag: str, path: Path, config: RunConfig, tokens: TokensAhead, checkpoint: InputCheckpoint | None
+) -> Corpus | None:
     """None without a model's folder, whose tokenizer then need not be missed too."""
     if _is_absent(path):
         raise DataError(f"{flag} {path}: there is no such file")
     if _is_absent(config.model):
         return None
     folder = config.model if config.model.is_dir() else config.model.parent
-    corpus = Corpus(tokens_of(path, folder, config.ignored_fields, config.cache, say), config.seq)
+    found = tokens.get(path) or tokens_of(path, folder, config.ignored_fields, config.cache, say)
+    if isinstance(found, DataError):
+        raise found
+    corpus = Corpus(found, config.seq)
     if checkpoint is not None:
         corpus.check_vocabulary(checkpoint.config.vocab)
     return corpus
 
 
-def _held_out_corpus(config: RunConfig, checkpoint: InputCheckpoint | None) -> Corpus | None:
-    return None if config.eval_data is None else _corpus("--eval-data", config.eval_data, config, checkpoint)
+def _held_out_corpus(config: RunConfig, tokens: TokensAhead, checkpoint: InputCheckpoint | None) -> Corpus | None:
+    return None if config.eval_data is None else _corpus("--eval-data", config.eval_data, config, tokens, checkpoint)
 
 
 def _training_corpus(
-    config: RunConfig, checkpoint: InputCheckpoint | None, saved: SavedCheckpoint | None
+    config: RunConfig, tokens: TokensAhead, checkpoint: InputCheckpoint | None, saved: SavedCheckpoint | None
 ) -> Corpus | None:
-    corpus = _corpus("--data", config.data, config, checkpoint)
+    corpus = _corpus("--data", config.data, config, tokens, checkpoint)
     if corpus is not None and saved is not None:
         check_data(saved, corpus.facts.as_json())
         check_same_end(saved.config, config, corpus.steps_per_epoch(config.sequences_per_step))

@@ -13,6 +13,7 @@ import torch
 from graphcache.process.limits import available_cpus
 from trainer.checkpoint.save import files_beside
 from trainer.config import RunConfig
+from trainer.data.ahead import TokensAhead
 from trainer.host.heap import give_back_free_memory, share_one_heap
 from trainer.host.numerics import deterministic, thread_count
 from trainer.optim.adamw import open_optimizer, worker_count
@@ -35,15 +36,11 @@ from trainer.run.times import record_times
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "llvmlite", "furiosa-torch", "graphcache")
 
 
-def run(config: RunConfig) -> dict[str, Any]:
-    """Train; returns the summary.
-
-    Raises whatever preflight finds missing, NonFiniteLossError, CheckpointError, and Stopped.
-    """
-    folder = RunFolder(config.out)
-    with StopRequest().installed() as stop, folder.held(resume=config.resume), deterministic(thread_count()):
+def run_held(config: RunConfig, tokens: TokensAhead, folder: RunFolder, stop: StopRequest) -> dict[str, Any]:
+    """Train in a folder that this process holds. tokens: what was made of data files already."""
+    with deterministic(thread_count()):
         share_one_heap()
-        ready = Findings(config, held=True).ready()
+        ready = Findings(config, tokens, held=True).ready()
         warn(ready.checkpoint)
         warn_unproven(ready.graphs)
         give_back_free_memory()

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.data.families import FAMILIES
-from trainer.data import kept_tokens, make_tokens
+from trainer.data import files, kept_tokens, make_tokens
 from trainer.data.corpus import Corpus
 from trainer.data.errors import DataError
 from trainer.data.kept_tokens import tokens_of
@@ -104,14 +104,21 @@ def test_what_is_damaged_is_made_again(model, data, cache, name, fault):
     assert (kept(cache)[0] / name).read_bytes() == content
 
 
-def test_processes_make_what_this_one_makes(model, tmp_path, cache, monkeypatch):
-    data = write(tmp_path / "many.jsonl", 600)
+@pytest.mark.parametrize("name", ["many.jsonl", "many.txt"])
+def test_processes_make_what_this_one_makes(model, tmp_path, cache, monkeypatch, name):
+    """Of a text several blocks, in which a document goes on."""
+    data = write(tmp_path / name, 600)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 1 << 11)
     here = tokens_of(data, model, (), str(cache), print)
     monkeypatch.setattr(make_tokens, "SMALL_BYTES", 1 << 12)
     monkeypatch.setattr(make_tokens, "CHUNK_BYTES", 1 << 11)
     monkeypatch.setattr(make_tokens, "available_cpus", lambda: 2)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
-    assert same(tokens_of(data, model, (), str(cache), print), here)
+    made = tokens_of(data, model, (), str(cache), print)
+    assert same(made, here)
+    if name.endswith(".txt"):
+        assert (made.facts["documents"], made.starts.tolist(), made.lines.tolist()) == (1, [0], [1])
+        return
     text = data.read_text().splitlines()
     text[400] = '{"text": "a", "rejected": "b"}'
     data.write_text("\n".join(text))
@@ -121,7 +128,7 @@ def test_processes_make_what_this_one_makes(model, tmp_path, cache, monkeypatch)
 
 
 MAKE = (
-    "import sys\nfrom pathlib import Path\nfrom trainer.data import kept_tokens, make_tokens, token_file\n"
+    "import sys\nfrom pathlib import Path\nfrom trainer.data import files, kept_tokens, make_tokens, token_file\n"
     "whole = token_file.Writer.finish\n"
     "def wait(self, notes):\n    print('writing', flush=True)\n    sys.stdin.read()\n    whole(self, notes)\n"
     "token_file.Writer.finish = wait\n"

@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from tokenizers.processors import ByteLevel, RobertaProcessing, Sequence, TemplateProcessing
 from transformers import AutoTokenizer
 
 from tests.support.tiny import LLAMA, SPECIAL, TEMPLATE, byte_tokenizer, write_checkpoint
+from trainer.data import blocks as blocks_module
 from trainer.data import tokenize
 from trainer.data.documents import Document
 from trainer.data.errors import DataError
 from trainer.data.tokenize import read_tokenizer
+from trainer.data.tokens import Tokens
 
 END, TURN = 256, 257
 ADDED = [("<|end|>", END), ("<|turn|>", TURN)]
@@ -38,6 +41,12 @@ def model(tmp_path):
 
 def tokens(model, *documents):
     return list(read_tokenizer(model).tokens(documents))
+
+
+def joined(parts):
+    return Tokens(
+        parts[0].line, np.concatenate([part.ids for part in parts]), np.concatenate([part.counts for part in parts])
+    )
 
 
 def counted(tokenizer, token):
@@ -103,8 +112,8 @@ def test_blocks_of_a_long_text_have_one_begin_and_one_end(model, monkeypatch, po
     tokenizer.save(str(model / "tokenizer.json"))
     text = "hello my\nfriend how\nare you\ntoday fine\n"
     (whole,) = tokens(model, Document(1, text))
-    monkeypatch.setattr(tokenize, "BLOCK_CHARS", 10)
-    (blocks,) = tokens(model, Document(1, text))
+    monkeypatch.setattr(blocks_module, "BLOCK_CHARS", 10)
+    blocks = joined(tokens(model, Document(1, text)))
     assert blocks.ids.tolist() == whole.ids.tolist()
     assert blocks.ids.tolist().count(END) == 1
     assert blocks.counts.tolist() == whole.counts.tolist() == [False] + [True] * (len(begin) + len(text))
@@ -184,9 +193,12 @@ def test_spans_pick_tokens_in_order_of_the_file(model):
 def test_a_long_text_is_tokenized_in_blocks_without_a_difference(model, monkeypatch):
     text = "".join(f"line {i}\n" for i in range(200)) + "tail"
     (whole,) = tokens(model, Document(1, text))
-    monkeypatch.setattr(tokenize, "BLOCK_CHARS", 50)
+    monkeypatch.setattr(blocks_module, "BLOCK_CHARS", 50)
     monkeypatch.setattr(tokenize, "BATCH_DOCUMENTS", 3)
-    before, blocks, after = tokens(model, Document(1, "x"), Document(2, text), Document(3, "y"))
+    before, *parts, after = tokens(model, Document(1, "x"), Document(2, text), Document(3, "y"))
+    assert [part.begins for part in parts] == [True] + [False] * (len(parts) - 1)
+    assert len(parts) > 20
+    blocks = joined(parts)
     assert blocks.ids.tolist() == whole.ids.tolist()
     assert blocks.counts.tolist() == whole.counts.tolist()
     assert (before.line, after.line) == (1, 3)

@@ -16,7 +16,7 @@ from trainer.plan.estimates import from_estimates
 from trainer.plan.prediction import from_artifacts, from_own_steps
 from trainer.plan.timeline import play
 from trainer.report.report import make_report
-from trainer.run.run import run
+from trainer.run.start import run
 from trainer.step.schedule import Step
 
 EMULATED = RunConfig(

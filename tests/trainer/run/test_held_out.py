@@ -15,7 +15,7 @@ from trainer.config import ConfigError
 from trainer.data.corpus import Corpus
 from trainer.data.kept_tokens import tokens_of
 from trainer.run import held_out
-from trainer.run.run import run
+from trainer.run.start import run
 from trainer.run.stop import Stopped
 from trainer.step.loop import NonFiniteLossError
 

@@ -25,7 +25,7 @@ from trainer.checkpoint.folder import newest
 from trainer.config import ConfigError
 from trainer.data.corpus import IGNORED
 from trainer.record.folder import RunFolderError
-from trainer.run.run import run
+from trainer.run.start import run
 from trainer.step.loop import NonFiniteLossError
 
 

@@ -22,7 +22,7 @@ from trainer.checkpoint.folder import complete_steps, newest
 from trainer.checkpoint.pretrained import WeightsError
 from trainer.data.tokenize import read_tokenizer
 from trainer.optim.clip import NonFiniteGradientError
-from trainer.run.run import run
+from trainer.run.start import run
 from trainer.step.loop import NonFiniteLossError
 
 # Sequences of one step each; only the bad one's loss is finite and its gradients are not.

@@ -17,7 +17,7 @@ from tests.trainer.runs import losses, settings, train
 from tests.trainer.step.placed import OwnFlag, cards, place
 from trainer.checkpoint.folder import newest
 from trainer.preflight.preflight import Ready
-from trainer.run.run import run
+from trainer.run.start import run
 from trainer.run.stop import Stopped
 from trainer.step.placement import placements
 from trainer.step.units import LayerUnit
