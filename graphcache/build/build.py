@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from graphcache.build.audit import AuditingListener
 from graphcache.build.pool import COMMAND, Limits, Pool
 from graphcache.build.report import Listener, Report, Silent
 from graphcache.build.scheduler import Building
@@ -103,11 +104,12 @@ def build(
             stack.callback(made.close)
             return made
 
+        audit = AuditingListener(listener or Silent(), store)
         building = Building(
             store,
             programs,
             costs or Costs(),
-            listener or Silent(),
+            audit,
             pool,
             options.jobs,
             options.timeout_secs,
@@ -117,7 +119,7 @@ def build(
             # The first worker knows it as soon as any process could.
             revision = building.first_revision(len(graphs))
             remember_revision(memo, revision)
-        toolchain = build_parts(options.fusion, memo, revision)
+        toolchain = audit.toolchain = build_parts(options.fusion, memo, revision)
         outcomes = building.run(graphs, toolchain, retry=options.retry, choice="best" if options.reuse else "first")
     found = (o.entry.key.digest for o in outcomes if o.entry and o.state in ("ready", "same program"))
     Ledger(memo).record(found)

@@ -114,7 +114,8 @@ class Collector:
         forgettable = {name: answers[name] for name, data in known.items() if _program_in(data) not in programs}
         signatures = {n: s for n, s in (await self.files.listed("signatures")).items() if NAMES.is_signature(Path(n))}
         if signatures:
-            verdicts = [name for name in records if NAMES.is_verdict(Path(name))]
+            builds = (name for name in await self.files.listed("builds") if NAMES.is_build(Path(name)))
+            verdicts = [*(name for name in records if NAMES.is_verdict(Path(name))), *builds]
             signed = [entry.encode() for entry in kept] + [data for data in known.values() if data is not None]
             signed += [data for data in await in_turn(verdicts, self._read) if data is not None]
             for data in signed:

@@ -10,6 +10,8 @@ from pathlib import Path
 from graphcache.errors import CorruptError
 from graphcache.remote.tier import NAMES, Tier, in_turn, is_entry
 from graphcache.store.base import Entry
+from graphcache.store.builds import FOLDER as BUILDS
+from graphcache.store.builds import BuildRecord
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import FOLDER, record_path
 from graphcache.store.reading import RECORD_LIMIT_BYTES, read_file
@@ -91,6 +93,7 @@ async def push(tier: Tier, store: LocalStore, entries: Sequence[Entry]) -> Pushe
     unproven = [entry for entry in present if NAMES.verdict(entry.key).as_posix() not in listed]
     await in_turn(unproven, lambda entry: _push_verdict_of_same(tier, store, entry))
     done = [entry for entry, result in zip(lacking, results, strict=True) if result]
+    await _push_builds(tier, store)
     return Pushed(
         pushed=_digests(done),
         present=_digests([*present, *(e for e, result in zip(lacking, results, strict=True) if result is False)]),
@@ -98,6 +101,13 @@ async def push(tier: Tier, store: LocalStore, entries: Sequence[Entry]) -> Pushe
         pushed_bytes=sum(entry.size_bytes for entry in done),
         answers=await _push_answers(tier, store),
     )
+
+
+async def push_build(tier: Tier, store: LocalStore, record: BuildRecord) -> None:
+    """Writes a line of the log of builds. Only its own build ever writes it."""
+    data = record.encode()
+    await _push_signature(tier, store, data)
+    await tier.files.put(NAMES.build(record.id).as_posix(), data, new=False)
 
 
 async def push_built(tier: Tier, store: LocalStore, entries: Sequence[Entry], answers: Iterable[str]) -> None:
@@ -150,6 +160,14 @@ async def _push_answers(tier: Tier, store: LocalStore) -> int:
     lacking = [(path, name) for name, path in paths.items() if name not in there]
     await in_turn(lacking, lambda one: push_answer(tier, store, *one))
     return len(lacking)
+
+
+async def _push_builds(tier: Tier, store: LocalStore) -> None:
+    """Lines of the log that the remote lacks, or has as they were while their build went on."""
+    there = await tier.files.names(BUILDS, deep=True)
+    lines = ((record, NAMES.build(record.id).as_posix()) for record, _ in store.builds())
+    lacking = [each for each, name in lines if there.get(name, -1) not in (None, len(each.encode()))]
+    await in_turn(lacking, lambda record: push_build(tier, store, record))
 
 
 def _has_object(objects: Mapping[str, int | None], entry: Entry) -> bool:

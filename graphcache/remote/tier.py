@@ -13,11 +13,14 @@ from graphcache.errors import CorruptError
 from graphcache.proof.verdict import Verdict
 from graphcache.remote.files import Files
 from graphcache.store.base import Entry, Fault, Wanted
+from graphcache.store.builds import FOLDER as BUILDS
+from graphcache.store.builds import BuildRecord
 from graphcache.store.find import differences
 from graphcache.store.layout import Layout
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import record_path, unsealed_answer, write_record
 from graphcache.store.reading import RECORD_LIMIT_BYTES
+from graphcache.trust.guard import Guard, signer_of
 from graphcache.trust.signature import signature_path
 
 T = TypeVar("T")
@@ -135,6 +138,27 @@ class Tier:
         matches = [entry for entry in entries if not differences(entry, wanted.parts)]
         for entry in sorted(matches, key=lambda e: (e.created, e.key.digest), reverse=True):
             yield entry
+
+    async def builds(self, guard: Guard) -> list[tuple[BuildRecord, str | None]]:
+        """The log of builds there, as `LocalStore.builds`."""
+        listed = await self.files.names(BUILDS, deep=True)
+        names = sorted(name for name in listed if NAMES.is_build(Path(name)))
+        found = [line for line in await in_turn(names, lambda name: self._build(name, guard)) if line is not None]
+        return sorted(found, key=lambda line: (line[0].started, line[0].id))
+
+    async def _build(self, name: str, guard: Guard) -> tuple[BuildRecord, str | None] | None:
+        try:
+            data = await self._get(name, RECORD_LIMIT_BYTES)
+            if data is None:
+                return None
+            record, signature = BuildRecord.decode(data), await self._signature(data)
+            refusal = guard.refusal(data, signature)
+            if refusal:
+                raise CorruptError(f"not used: {refusal}")
+        except CorruptError as error:
+            self._fault(name, error)
+            return None
+        return record, signer_of(signature)
 
     async def _signature(self, record: bytes) -> bytes | None:
         """What signs a record there, unchecked: it is kept with the record also where nobody asks for it."""

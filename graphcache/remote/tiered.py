@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 from graphcache.key import Key
 from graphcache.remote.files import FolderFiles, open_files
 from graphcache.remote.lease import Leases
-from graphcache.remote.push import push_built, push_pair
+from graphcache.remote.push import push_build, push_built, push_pair
 from graphcache.remote.tier import Tier
 from graphcache.remote.url import RemoteError, RemoteUrl
 from graphcache.store.access import is_shared
 from graphcache.store.base import Entry, Facts, Wanted
+from graphcache.store.builds import BuildRecord
 from graphcache.store.local import LocalStore
 from graphcache.trust.guard import Guard
 
@@ -92,6 +93,11 @@ class TieredStore(LocalStore):
         entry = super().commit(key, data, facts)
         self._push(lambda tier: push_pair(tier, self, entry))
         return entry
+
+    def record_build(self, record: BuildRecord, before: BuildRecord | None = None) -> None:
+        """As in the local store, then in the remote that is pushed to: a pod's cache goes with the pod."""
+        super().record_build(record, before)
+        self._push(lambda tier: push_build(tier, self, record))
 
     def push_built(self, entries: Sequence[Entry], answers: Iterable[str]) -> None:
         """Writes what the remote to push to lacks of a build's results. Raises RemoteError: they are here alone."""

@@ -196,7 +196,7 @@ def _unused_signatures(layout: Layout, kept: Iterable[Entry], now: float) -> Ite
     if not paths:
         return
     signed = {sha256_hex(entry.encode()) for entry in kept}
-    for path in (*layout.program_files(), *layout.verdict_files()):
+    for path in (*layout.program_files(), *layout.verdict_files(), *layout.build_files()):
         with contextlib.suppress(OSError, CorruptError):
             signed.add(sha256_hex(read_file(path)))
     yield from _older(layout, [p for p in paths if p.stem not in signed], now, GRACE_SECS, "signs what is not here")

@@ -7,6 +7,7 @@
     programs/ab/<digest>.json                      which program a source exports to (`graphcache.store.programs`)
     signatures/ab/<sha256 of a record>.json        who signed that record (`graphcache.trust.signature`)
     quarantine/<name>.<8 digits>                   what did not pass its check, for a look
+    builds/<64 digits>.json                        who compiled what (`graphcache.store.builds`)
     locks/<key digest>                             claims
     leases/<key digest>/<n>.json                   claims that other hosts see (`graphcache.remote.lease`)
     logs/<graph>-<32 digits>.log                   what builders' compilers printed
@@ -39,7 +40,7 @@ _LEASE = re.compile(r"\d{1,8}\.json", re.ASCII)
 # Logs had 8 digits once. So have dates, so those logs cannot be told from others' files.
 _LOG = re.compile(r".*-[0-9a-f]{32}\.log")
 # The folders in which files of a store lie.
-TOPS = ("entries", "failures", "leases", "locks", "logs", "objects", "programs", "quarantine", "signatures")
+TOPS = ("builds", "entries", "failures", "leases", "locks", "logs", "objects", "programs", "quarantine", "signatures")
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,12 @@ class Layout:
     def is_signature(self, path: Path) -> bool:
         return bool(_RECORD.fullmatch(path.name)) and path.parent == self.root / "signatures" / path.name[:2]
 
+    def build(self, build_id: str) -> Path:
+        return self.root / "builds" / f"{build_id}{RECORD_SUFFIX}"
+
+    def is_build(self, path: Path) -> bool:
+        return bool(_RECORD.fullmatch(path.name)) and path.parent == self.root / "builds"
+
     def is_lease(self, path: Path) -> bool:
         key = path.parent
         return bool(_LEASE.fullmatch(path.name) and _DIGEST.fullmatch(key.name)) and key.parent == self.root / "leases"
@@ -136,6 +143,9 @@ class Layout:
         for shard in self._shards("signatures"):
             yield from _named(shard, _RECORD)
 
+    def build_files(self) -> list[Path]:
+        return _named(self.root / "builds", _RECORD)
+
     def failure_files(self) -> list[Path]:
         return _named(self.root / "failures", _RECORD)
 
@@ -161,6 +171,7 @@ class Layout:
         """What lies in the store's folders, but is neither of the store's, nor temporary: someone else put it there."""
         kinds = (self.entry_files, self.failure_files, self.lock_files, self.log_files, self.object_files)
         more = (self.program_files, self.quarantined_files, self.signature_files, self.lease_files, self.verdict_files)
+        more = (*more, self.build_files)
         own = {path for kind in (*kinds, *more) for path in kind()}
         for top in TOPS:
             yield from (path for path in _below(self.root / top) if path not in own and not is_temporary(path))

@@ -23,12 +23,13 @@ from graphcache.key import Key
 from graphcache.proof.verdict import Verdict
 from graphcache.store.access import make_private
 from graphcache.store.base import Entry, Facts, Failure, Fault, Object, Wanted
+from graphcache.store.builds import BuildRecord
 from graphcache.store.files import store_error, write_file
 from graphcache.store.layout import OBJECT_SUFFIX, Layout
 from graphcache.store.lock import claim
 from graphcache.store.quarantine import move_to_quarantine
 from graphcache.store.reading import check_name, check_object, read_file
-from graphcache.trust.guard import Guard, keep_signature
+from graphcache.trust.guard import Guard, forget_signature, keep_signature, kept_signature, signer_of
 
 _log = logging.getLogger(__name__)
 _BAD_MEDIUM = (errno.EIO, errno.ESTALE, errno.EISDIR, errno.EUCLEAN)
@@ -152,6 +153,32 @@ class LocalStore:
             found = self._place(entry, data)
         self.clear_failure(entry.key)
         return found
+
+    def builds(self) -> list[tuple[BuildRecord, str | None]]:
+        """The log of builds, the oldest first, each with the public key that signed it. What the guard does not let be
+        used is left out, and a fault."""
+        found = []
+        for path in self.layout.build_files():
+            record = self._record_at(path, BuildRecord.decode)
+            if record is None:
+                continue
+            data = record.encode()
+            refusal = self.guard.refusal_in(self.root, data)
+            if refusal:
+                self.faults.append(Fault(self.layout.relative(path), f"not used: {refusal}"))
+            else:
+                found.append((record, signer_of(kept_signature(self.root, data))))
+        return sorted(found, key=lambda pair: (pair[0].started, pair[0].id))
+
+    def record_build(self, record: BuildRecord, before: BuildRecord | None = None) -> None:
+        """Writes a line of the log, in the place of what the same build has written `before`. Raises StoreError."""
+        data = record.encode()
+        signature = self.guard.sign(data)
+        if signature is not None:
+            keep_signature(self.root, data, signature)
+        write_file(self.layout.build(record.id), data, replace=True)
+        if signature is not None and before is not None:
+            forget_signature(self.root, before.encode())
 
     def record_failure(self, failure: Failure) -> None:
         if os.path.isabs(failure.log):

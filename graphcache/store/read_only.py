@@ -11,6 +11,7 @@ from graphcache.errors import StoreError
 from graphcache.key import Key
 from graphcache.proof.verdict import Verdict
 from graphcache.store.base import Entry, Failure
+from graphcache.store.builds import BuildRecord
 from graphcache.store.local import LocalStore
 
 
@@ -22,6 +23,9 @@ class ReadOnly(LocalStore):
 
     def record_failure(self, failure: Failure) -> NoReturn:
         self._refuse(f"the failure of {failure.graph}")
+
+    def record_build(self, record: BuildRecord, before: BuildRecord | None = None) -> NoReturn:
+        self._refuse("a line of the log of builds")
 
     def record_verdict(self, verdict: Verdict) -> NoReturn:
         self._refuse(f"the verdict on {verdict.graph}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from graphcache.errors import CorruptError
 from graphcache.store.files import write_file
 from graphcache.store.reading import read_file
 from graphcache.trust.keys import Signer, signer_of_environment
-from graphcache.trust.signature import signature_path
+from graphcache.trust.signature import Signature, signature_path
 from graphcache.trust.trusted import Trust, read_trust
 
 TRUST_VARIABLE = "GRAPHCACHE_TRUST"
@@ -53,3 +54,17 @@ def kept_signature(root: Path, record: bytes) -> bytes | None:
 def keep_signature(root: Path, record: bytes, signature: bytes) -> None:
     """Keeps a signature in the store in `root`. Raises StoreError."""
     write_file(signature_path(root, record), signature, replace=True)
+
+
+def forget_signature(root: Path, record: bytes) -> None:
+    """Removes the signature over a record that is replaced; one that cannot be removed goes with gc."""
+    with contextlib.suppress(OSError):
+        signature_path(root, record).unlink(missing_ok=True)
+
+
+def signer_of(signature: bytes | None) -> str | None:
+    """The public key that a signature names, unchecked; None without one."""
+    try:
+        return None if signature is None else Signature.decode(signature).public
+    except CorruptError:
+        return None

@@ -66,6 +66,7 @@ def verify(store: LocalStore, prefixes: Sequence[str] = ()) -> Report:
     if not prefixes:
         # Whatever of these is bad is a fault of the store from here on.
         store.failures()
+        store.builds()
         store.faults.extend(_program_faults(store))
     relative = store.layout.relative
     return Report(

@@ -12,7 +12,7 @@ from cli.cache import entry_json, toolchain_text
 from graphcache.errors import CorruptError
 from graphcache.process.shown import count_text, secs_text
 from graphcache.store.base import ENTRY_FORMAT, FAILURE_FORMAT, Entry, Failure, Object
-from graphcache.store.gc import _last_use as last_use
+from graphcache.store.gc import last_use_secs as last_use
 from graphcache.store.records import seal, unseal
 from tests.store.fakes import fake_artifact, fake_facts, fake_failure, fake_key
 
