@@ -17,6 +17,7 @@ from cli.options import (
     Positive,
     cache_option,
     catalog_options,
+    chosen_options,
     cli_command,
     given,
     json_option,
@@ -113,6 +114,7 @@ class Request:
         "graphcache build --shapes-from Llama-3.1-8B --only adamw --fusion 8 --jobs 4",
         "graphcache build --shapes-from Llama-3.1-8B --remote s3://bucket/graphcache --push",
         "graphcache build --shapes-from cache_manifests/llama-3.1-8b-adamw.json --only adamw --dry-run",
+        "graphcache build --only lora --set lora.rank=8",
         "graphcache build --from mymodel.graphs --dim t=64 --dim h=576",
         "graphcache build --shapes-from Llama-3.1-8B --dry-run --manifest cache_manifests/llama-3.1-8b.json",
     ),
@@ -205,15 +207,14 @@ def command(
     manifest's catalogs, options and fusion stand where none are given.
 
     --from MODULE builds the graphs of marked functions instead: those whose sizes are all numbers, or named by --dim,
-    and those of a recorded run.
+    and those of a recorded run. --only CATALOG alone is for catalogs that need no model.
     """
     if shard is not None and manifest is not None:
         raise UsageError("--manifest with --shard would list a part of the graphs", hint="write it when all are built")
     part = None if shard is None else parse_shard(shard)
     store = _store(cache, remotes, push and not dry_run)
     _check_sources_given(source, module, dims, shapes, only, manifest)
-    if source is None:
-        assert module is not None
+    if module is not None:
         request = _marked_request(module, dims, shapes, store, options["fusion"])
     else:
         request = read_request(source, only, manifest, store, options)
@@ -282,11 +283,16 @@ def _check_sources_given(
     manifest: Path | None,
 ) -> None:
     """Raises UsageError unless the graphs come from one place, with that place's options alone."""
-    if (source is None) == (module is None):
+    if source is not None and module is not None:
         raise UsageError("a build takes either --shapes-from MODEL or --from MODULE", hint="graphcache build --help")
+    if source is None and module is None and not only:
+        raise UsageError(
+            "a build takes --shapes-from MODEL or --from MODULE, or --only for catalogs that need no model",
+            hint="graphcache build --help",
+        )
     if module is None and (dims or shapes):
         raise UsageError("--dim and --shapes are for the marked functions of --from MODULE")
-    if source is None and (only or manifest):
+    if module is not None and (only or manifest):
         raise UsageError(
             "--only and --manifest are for a model's catalogs, and --from names none",
             hint="list the graphs in a catalog",
@@ -357,19 +363,20 @@ def _verdicts(request: Request, report: Report) -> list[tuple[Entry, Verdict | N
 
 
 def read_request(
-    source: Path, only: tuple[str, ...], manifest: Path | None, store: LocalStore, options: Mapping[str, Any]
+    source: Path | None, only: tuple[str, ...], manifest: Path | None, store: LocalStore, options: Mapping[str, Any]
 ) -> Request:
+    """The graphs of a model; source: None for catalogs that need none."""
     if manifest is not None:
         check_target(manifest)
-    model = model_source.load(source)
-    known = {source: read_manifest(source)} if source.is_file() and is_manifest(source) else {}
+    model = model_source.without_model(only) if source is None else model_source.load(source)
+    known = {} if source is None or not source.is_file() or not is_manifest(source) else {source: read_manifest(source)}
     if manifest is not None and manifest.is_file() and manifest not in known:
         known.update(_before(manifest))
-    recorded = known.get(source)
+    recorded = None if source is None else known.get(source)
     # What is not given is the manifest's.
     names = tuple(catalog.select(only or (recorded.catalogs if recorded else ())))
     defaults: Mapping[str, Any] = recorded.options if recorded else {}
-    chosen = CatalogOptions(**{**defaults, **given(**{name: options[name] for name in CatalogOptions().as_json()})})
+    chosen = chosen_options(names, options, defaults)
     fusion = options["fusion"]
     if fusion is None:
         fusion = (recorded and recorded.fusion) or DEFAULT_FUSION

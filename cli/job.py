@@ -12,11 +12,13 @@ from typing import Any
 import click
 
 from cli.build import Request, read_request
-from cli.options import PATH, catalog_options, cli_command, given, json_option, only_option
+from cli.options import PATH, catalog_options, cli_command, json_option, only_option
 from cli.render import emit_json
+from graphcache.catalog import CatalogOptions
 from graphcache.errors import UsageError
 from graphcache.jobs.request import JobRequest
 from graphcache.location import cache_dir
+from graphcache.process.own_command import option_words
 from graphcache.store.local import LocalStore
 
 ENGINES = ("kubernetes", "slurm")
@@ -112,9 +114,8 @@ def _job(request: Request, source: Path, only: tuple[str, ...], options: Mapping
     graphs = request.listing.graphs
     words = ["graphcache", "build", "--shapes-from", str(source)]
     words += ["--only", ",".join(only)] if only else []
-    for name, value in given(**{name: options[name] for name in request.options.as_json()}).items():
-        words += [f"--{name.replace('_', '-')}", str(value)]
-    words += ["--fusion", str(request.fusion)]
+    asked = {name: options[name] for name in CatalogOptions().as_json()}
+    words += option_words({**asked, **options["own"], "fusion": request.fusion})
     peaks = [
         recorded.compiled.cost.peak_rss_bytes
         for manifest in request.manifests

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from graphcache.errors import UsageError
+
+if TYPE_CHECKING:
+    from graphcache.catalog import CatalogOptions
 
 TIME_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 # What no compile takes.
@@ -84,7 +89,8 @@ only_option = click.option(
 
 
 def catalog_options(function: F) -> F:
-    """The fields of `graphcache.catalog.CatalogOptions` as options; None where one is not given."""
+    """The fields of `graphcache.catalog.CatalogOptions` as options; None where one is not given. `own`: texts by
+    `catalog.option`."""
     # Here, since commands without these options need nothing of manifests.
     from graphcache.catalog import CatalogOptions
     from graphcache.manifest.manifest import DTYPES, OPTION_LIMIT
@@ -99,6 +105,14 @@ def catalog_options(function: F) -> F:
             "Elements of one AdamW call, at most. For measuring: the trainer calls graphs of the default alone.",
         ),
     }
+    function = click.option(
+        "--set",
+        "own",
+        metavar="CATALOG.OPTION=VALUE",
+        multiple=True,
+        callback=_own,
+        help="An option that one catalog has of its own; may be given several times.",
+    )(function)
     # Not click's own defaults: what is not given may be a manifest's.
     for name, default in reversed(CatalogOptions().as_json().items()):
         kind, text = helps[name]
@@ -106,6 +120,43 @@ def catalog_options(function: F) -> F:
             function
         )
     return function
+
+
+def _own(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """`lora.rank=16` as a name and a text; the same name twice is an error."""
+    found: dict[str, str] = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        catalog, _, option = name.rpartition(".")
+        if not equals or not catalog or not option.isidentifier() or name in found:
+            raise click.BadParameter(
+                f"{value!r} is not a new option and its value, such as lora.rank=16", ctx, parameter
+            )
+        found[name] = text
+    return found
+
+
+def chosen_options(
+    names: Sequence[str], options: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> CatalogOptions:
+    """What `catalog_options` gave, for these catalogs; of what was not given the defaults, such as a manifest's.
+
+    Raises UsageError for an option of a catalog that is not among them, or that it does not have.
+    """
+    from graphcache.catalog import CatalogOptions, load
+    from graphcache.own_options import one
+
+    shared = given(**{name: options[name] for name in CatalogOptions().as_json()})
+    ours = {
+        name: each for name, each in (defaults or {}).items() if "." not in name or name.rpartition(".")[0] in names
+    }
+    own: dict[str, Any] = {}
+    for place, text in options["own"].items():
+        name, _, option = place.rpartition(".")
+        if name not in names:
+            raise UsageError(f"--set {place}: the catalog {name!r} is not among {', '.join(names)}", hint="see --only")
+        own[place] = one(name, load(name), option, text)
+    return CatalogOptions.from_json({**ours, **shared, **own})
 
 
 class Positive(click.FloatRange):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cli.options import catalog_options, cli_command, given, json_option, model_argument, only_option
+from cli.options import catalog_options, chosen_options, cli_command, json_option, model_argument, only_option
 from cli.render import emit_facts, emit_json, emit_table
 from graphcache import catalog
 from graphcache.errors import GraphcacheError
@@ -37,7 +37,7 @@ def command(model: Path, only: tuple[str, ...], as_json: bool, **options: Any) -
     """
     names = catalog.select(only)
     table = read_table(model)
-    listings = _listings(names, table, read_config(model), catalog.CatalogOptions(**given(**options)))
+    listings = _listings(names, table, read_config(model), chosen_options(names, options))
     for notice in table.notices:
         report_warning(notice.name, f"{notice.file}: {notice.fact}")
     if as_json:
@@ -53,7 +53,7 @@ def _listings(
     listings: dict[str, Listing | GraphcacheError] = {}
     for name in names:
         try:
-            listings[name] = catalog.load(name)(table, config, options)
+            listings[name] = catalog.list_one(name, table, config, options)
         except GraphcacheError as error:
             listings[name] = error
     return listings

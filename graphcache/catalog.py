@@ -4,20 +4,23 @@ A catalog is a function named in the entry point group `graphcache.catalogs`, so
 
     def catalog(table: TensorTable, config: Mapping[str, Any] | None, options: CatalogOptions) -> Listing
 
-It must not import torch: diff and the trainer's preflight call it on every start.
+It must not import torch: diff and the trainer's preflight call it on every start. Keyword parameters are options of its
+own (`graphcache.own_options`). One that needs no checkpoint is given an empty table, and None for the config.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from graphcache.errors import GraphcacheError, UsageError
 from graphcache.graph import Graph, Listing
+from graphcache.own_options import Value, typed
 
 if TYPE_CHECKING:
     from graphcache.header.table import TensorTable
@@ -33,22 +36,36 @@ class CatalogOptions:
     sequence:      tokens in one sequence
     micro_batch:   sequences in one micro-batch
     dtype:         weights and activations on the device: `bfloat16` or `float32` (master state is always float32)
+    own:           options that single catalogs have: (`lora.rank`, 16), sorted by name
     """
 
     tile_elements: int = 8_388_608
     sequence: int = 512
     micro_batch: int = 1
     dtype: str = "bfloat16"
+    own: tuple[tuple[str, Value], ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """By name; those of single catalogs by `catalog.option`."""
+        shared = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "own"}
+        return {**shared, **dict(self.own)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> CatalogOptions:
+        """The reverse of `as_json`; what it lacks is the default."""
+        own = sorted(each for each in value.items() if "." in each[0])
+        return cls(**{name: each for name, each in value.items() if "." not in name}, own=tuple(own))
+
+    def of(self, catalog: str) -> dict[str, Value]:
+        """The options that `catalog` has of its own, as far as they are given."""
+        return {name.rpartition(".")[2]: value for name, value in self.own if name.rpartition(".")[0] == catalog}
 
 
-Catalog = Callable[["TensorTable", Mapping[str, Any] | None, CatalogOptions], Listing]
+Catalog = Callable[..., Listing]
 
 
 class CatalogError(GraphcacheError):
-    """A catalog whose entry point leads nowhere, or that lists what another one lists too."""
+    """A catalog whose entry point leads nowhere, that fails, or that lists what another one lists too."""
 
     name = "catalog"
 
@@ -71,19 +88,50 @@ def select(only: Iterable[str]) -> list[str]:
 
 
 def load(name: str) -> Catalog:
-    """The catalog called `name`. Raises UsageError for an unknown name, CatalogError for one that leads nowhere."""
+    """The catalog called `name`. Raises UsageError for an unknown one, CatalogError where it cannot be imported."""
     target = _installed().get(name)
     if target is None:
         raise _unknown(name)
     module, _, attribute = target.partition(":")
     try:
         catalog: Catalog = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever its module raises
         raise CatalogError(
-            f"the catalog {name!r} names {target}, which cannot be imported: {error}",
+            f"the catalog {name!r} names {target}, which cannot be imported: {_said(error, target)}",
             hint="install the package that has it again, or leave it out with --only",
         ) from error
     return catalog
+
+
+def list_one(name: str, table: TensorTable, config: Mapping[str, Any] | None, options: CatalogOptions) -> Listing:
+    """What one catalog lists. Raises its own GraphcacheError, CatalogError for whatever else it raises, and UsageError
+    for options that it does not have."""
+    catalog = load(name)
+    own = typed(name, catalog, options.of(name))
+    try:
+        listing = catalog(table, config, options, **own)
+    except GraphcacheError:
+        raise
+    except Exception as error:  # a fault of whoever wrote the catalog
+        said = _said(error, _installed().get(name, ""))
+        raise CatalogError(f"the catalog {name!r} failed: {said}", hint="leave it out with --only") from error
+    if not isinstance(listing, Listing):
+        raise CatalogError(f"the catalog {name!r} returned {type(listing).__name__}, not a graphcache.Listing")
+    return listing
+
+
+def _said(error: Exception, target: str) -> str:
+    """The error, and the last line of the catalog's own package that led to it."""
+    package = target.partition(":")[0].partition(".")[0]
+    frames = [
+        (frame, line)
+        for frame, line in walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "").partition(".")[0] == package
+    ]
+    place = f" at {frames[-1][0].f_code.co_filename}:{frames[-1][1]}" if frames else ""
+    if isinstance(error, SyntaxError) and error.filename:
+        place = f" at {error.filename}:{error.lineno}"
+    return f"{type(error).__name__}: {error}{place}"
 
 
 def functions(only: Iterable[str]) -> list[str]:
@@ -122,7 +170,7 @@ def list_graphs(
 
     Raises CatalogError for two graphs of one name: everything from here on tells graphs by their names.
     """
-    listings = {name: load(name)(table, config, options) for name in only}
+    listings = {name: list_one(name, table, config, options) for name in only}
     listed_by: dict[str, str] = {}
     for catalog, listing in listings.items():
         for graph in listing.graphs:
@@ -143,5 +191,5 @@ def check_any_graphs(listing: Listing, only: Iterable[str]) -> None:
     if not listing.graphs:
         raise UsageError(
             f"the catalogs {', '.join(only) or 'none'} list no graph for these tensors",
-            hint="`graphcache shapes MODEL` shows the tensors, and what each catalog would list for them",
+            hint="name a model with --shapes-from; `graphcache shapes MODEL` shows what each catalog lists for it",
         )

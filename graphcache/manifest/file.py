@@ -217,6 +217,11 @@ def _decode_use(value: Any, names: list[str], where: str) -> Use:
 def _check_options(options: Mapping[str, Any]) -> None:
     defaults = CatalogOptions().as_json()
     for name, option in options.items():
+        if "." in name:
+            # Whether the catalog has it, and of which type, is asked when the catalog is called.
+            if type(option) not in (int, float, str, bool):
+                raise ValueError(f"options holds {name!r}: {option!r}, which is no option's value")
+            continue
         if name not in defaults or type(option) is not type(defaults[name]):
             raise ValueError(f"options holds {name!r}: {option!r}, which no catalog has")
         if name == "dtype" and option not in DTYPES:

@@ -143,7 +143,7 @@ class Manifest:
 
     @property
     def catalog_options(self) -> CatalogOptions:
-        return CatalogOptions(**self.options)
+        return CatalogOptions.from_json(self.options)
 
     @property
     def fusion(self) -> int | None:
@@ -174,7 +174,7 @@ class Manifest:
     ) -> Manifest:
         """The manifest of a listing. All that follows it is by graph name; a graph without a compile is planned."""
         defaults = CatalogOptions().as_json()
-        chosen = {name: value for name, value in options.as_json().items() if value != defaults[name]}
+        chosen = {name: value for name, value in options.as_json().items() if value != defaults.get(name)}
         recorded = [
             recorded_graph(
                 graph,

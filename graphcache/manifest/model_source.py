@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,11 @@ def load(path: Path) -> ModelSource:
         manifest = read_manifest(path)
         return ModelSource(manifest.model, TensorTable.from_groups(manifest.groups), manifest.config)
     return ModelSource(model_name(path), read_table(path), read_config(path))
+
+
+def without_model(catalogs: Iterable[str]) -> ModelSource:
+    """For catalogs that need no checkpoint."""
+    return ModelSource("-".join(catalogs), TensorTable.from_groups(()), None)
 
 
 def model_name(path: Path) -> str:

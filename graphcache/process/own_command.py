@@ -34,14 +34,23 @@ def build_command(
 ) -> str:
     """The command that compiles what a cache lacks, for people to copy. What is None or empty is left out.
 
-    model: what `--shapes-from` names; options: fields of `graphcache.catalog.CatalogOptions`
+    model: what `--shapes-from` names; options: as `graphcache.catalog.CatalogOptions.as_json` names them
     """
     words = [*own_command(), "build", "--shapes-from", model, "--only", ",".join(catalogs)]
-    for name, value in {**(options or {}), "fusion": fusion}.items():
-        words += [f"--{name.replace('_', '-')}", str(value)] if value is not None else []
+    words += option_words({**(options or {}), "fusion": fusion})
     words += ["--cache", os.fspath(cache)] if cache else []
     words += [word for url in remotes for word in ("--remote", url)]
     return shlex.join([*words, *(["--manifest", os.fspath(manifest)] if manifest else [])])
+
+
+def option_words(options: Mapping[str, object]) -> list[str]:
+    """Options as a command line has them: fields of CatalogOptions, and `catalog.option` of single catalogs."""
+    words: list[str] = []
+    for name, value in options.items():
+        if value is not None:
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            words += ["--set", f"{name}={text}"] if "." in name else [f"--{name.replace('_', '-')}", text]
+    return words
 
 
 def _installed() -> str | None:
