@@ -189,6 +189,42 @@ def _rsqrt(x: Bounded) -> Bounded:
     return _elementary(value, far.masked_fill(~(x.value - x.bound > 0), torch.inf), x.dtype)
 
 
+@rule(aten.tanh.default)
+def _tanh(x: Bounded) -> Bounded:
+    value, far = _between(torch.tanh, x)
+    # Made of exponentials, as sigmoid is.
+    largest = (x.value.abs() + x.bound).clamp(max=128.0)
+    return _elementary(value, far, x.dtype, 3 * ELEMENTARY + 2 * U * largest)
+
+
+@rule(aten.log.default)
+def _log(x: Bounded) -> Bounded:
+    value, far = _between(torch.log, x)
+    found = _elementary(value, far.masked_fill(~(x.value - x.bound > 0), torch.inf), x.dtype)
+    # Near 1, where the logarithm is small, what its argument is split into is not.
+    return replace(found, bound=found.bound + ELEMENTARY)
+
+
+@rule(aten.reciprocal.default)
+def _reciprocal(x: Bounded) -> Bounded:
+    one = torch.ones((), dtype=torch.float64)
+    return _div(Bounded(one, torch.zeros_like(one), x.dtype), x)
+
+
+@rule(aten.silu.default)
+def _silu(x: Bounded) -> Bounded:
+    return _mul(x, _sigmoid(x))
+
+
+@rule(aten.pow.Tensor_Scalar)
+def _power(x: Bounded, exponent: float) -> Bounded:
+    if exponent == 2:
+        return _mul(x, x)
+    if exponent == 0.5:
+        return _sqrt(x)
+    raise NotImplementedError(f"a power of {exponent}")
+
+
 @rule(aten._to_copy.default)
 def _to(x: Bounded, *, dtype: torch.dtype | None = None, **_layout: Any) -> Bounded:
     if dtype is None or dtype is x.dtype:
@@ -198,6 +234,64 @@ def _to(x: Bounded, *, dtype: torch.dtype | None = None, **_layout: Any) -> Boun
     if UNIT[dtype] <= UNIT[x.dtype]:
         return Bounded(x.value, x.bound, dtype)
     return _round(x.value, x.bound, dtype)
+
+
+# --- choices: nothing is rounded, and what an argument's error may turn over counts ----------------------------------
+
+
+@rule(aten.relu.default)
+def _relu(x: Bounded) -> Bounded:
+    return Bounded(*_between(torch.relu, x), x.dtype)
+
+
+@rule(aten.abs.default)
+def _abs(x: Bounded) -> Bounded:
+    return Bounded(x.value.abs(), x.bound, x.dtype)
+
+
+@rule(aten.clamp.default)
+def _clamp(x: Bounded, least: float | None = None, most: float | None = None) -> Bounded:
+    return Bounded(*_between(lambda t: torch.clamp(t, least, most), x), x.dtype)
+
+
+def _either(operator: Callable[[Tensor, Tensor], Tensor]) -> Rule:
+    """The larger or the smaller of two."""
+
+    def apply(x: Bounded, y: Bounded) -> Bounded:
+        a, b, dtype = _pair(x, y)
+        return Bounded(operator(a.value, b.value), torch.maximum(a.bound, b.bound), dtype)
+
+    return apply
+
+
+RULES[aten.maximum.default], RULES[aten.minimum.default] = _either(torch.maximum), _either(torch.minimum)
+
+
+def _compared(operator: Callable[[Tensor, Tensor], Tensor]) -> Rule:
+    """True or false, as 1 or 0; the bound is 1 where the computed numbers may compare otherwise."""
+
+    def apply(x: Any, y: Any) -> Bounded:
+        a, b, _ = _pair(x, y)
+        near = ((a.value - b.value).abs() <= a.bound + b.bound) & (a.bound + b.bound > 0)
+        return Bounded(operator(a.value, b.value), near.double(), torch.bool)
+
+    return apply
+
+
+for _name in ("gt", "ge", "lt", "le"):
+    for _overload in ("Tensor", "Scalar"):
+        RULES[getattr(getattr(aten, _name), _overload)] = _compared(getattr(torch, _name))
+
+
+@rule(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf)
+def _where(condition: Bounded, x: Any, y: Any) -> Bounded:
+    if condition.dtype is not torch.bool:
+        raise NotImplementedError(f"a choice by {condition.dtype}")
+    a, b, dtype = _pair(x, y)
+    chosen = condition.value.bool()
+    bound = torch.where(chosen, a.bound, b.bound)
+    either = (a.value - b.value).abs() + torch.maximum(a.bound, b.bound)
+    return Bounded(torch.where(chosen, a.value, b.value), torch.where(condition.bound > 0, either, bound), dtype)
 
 
 # --- reductions and products ----------------------------------------------------------------------------------------
@@ -278,6 +372,15 @@ def _softmax(x: Bounded, dim: int, half_to_float: bool) -> Bounded:
     powers = _exp(shifted)
     total = _round(*_sum_over(powers, [dim], True), x.dtype)
     return _div(powers, total)
+
+
+@rule(aten._log_softmax.default)
+def _log_softmax(x: Bounded, dim: int, half_to_float: bool) -> Bounded:
+    """As softmax: x - largest - log(sum)."""
+    del half_to_float
+    shifted = _round(x.value - x.value.amax(dim, keepdim=True), x.bound, x.dtype)
+    total = _round(*_sum_over(_exp(shifted), [dim], True), x.dtype)
+    return _sub(shifted, _log(total))
 
 
 # --- what moves values and rounds nothing ---------------------------------------------------------------------------
