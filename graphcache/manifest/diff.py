@@ -104,9 +104,9 @@ class Comparison:
     def proof(self) -> str | None:
         """Whether the store's artifact is proven; of one that it lacks, what the manifest says. None: nobody tried."""
         if self.item is not None and (self.item.entry is not None or self.item.state == "disproven"):
-            return self.item.verdict and self.item.verdict.state
-        proof = self.recorded and self.recorded.compiled and self.recorded.compiled.proof
-        return proof.state if proof else None
+            return None if self.item.verdict is None else self.item.verdict.state
+        compiled = None if self.recorded is None else self.recorded.compiled
+        return None if compiled is None or compiled.proof is None else compiled.proof.state
 
     @property
     def note(self) -> str:
