@@ -2,7 +2,8 @@
 
 Contents are given to a template as it takes them, which is found out by trying: as text, or as a list of parts. A
 template that takes only one of them would write the other as Python shows it, or leave it out, without a word. So it is
-with the arguments of tool calls: objects, as transformers says, or JSON text for templates that join it to other text.
+with the arguments of tool calls: objects, as transformers says, or JSON text for templates that join it to other text;
+and with a turn that has calls and no content: some templates know it by a content that is None, others write "None".
 
 A template that asks for the date always gets TEMPLATE_DATE: tokens must not depend on the day. transformers is imported
 when something is first rendered.
@@ -48,18 +49,23 @@ class ChatTemplate:
     def as_taken(self, conversation: Conversation) -> list[dict[str, Any]]:
         """The messages in the form that the template takes. Raises ChatTemplateError when it refuses every form."""
         messages = [self._with_content(message) for message in conversation.messages]
-        if not any(message.get("tool_calls") for message in messages):
+        names = [call["function"]["name"] for message in messages for call in message.get("tool_calls", ())]
+        if not names:
             return messages
-        try:
-            self.render(messages, conversation)
-        except ChatTemplateError as refusal:
-            texts = [_with_text_arguments(message) for message in messages]
+        refusal, taken = None, None
+        for form in _forms_of_calls(messages):
             try:
-                self.render(texts, conversation)
-            except ChatTemplateError:
-                raise refusal from None
-            return texts
-        return messages
+                text = self.render(form, conversation)
+            except ChatTemplateError as error:
+                refusal = refusal or error
+                continue
+            if all(name in text for name in names):
+                return form
+            taken = taken or form
+        if taken is None:
+            assert refusal is not None
+            raise refusal
+        return taken
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], conversation: Conversation | None = None, *, prompt: bool = False
@@ -141,6 +147,12 @@ class ChatTemplate:
             return False
         as_list = isinstance(content, list) and (str(content) in text or json.dumps(content) in text)
         return PROBE in text and not as_list
+
+
+def _forms_of_calls(messages: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    for form in (messages, [_with_text_arguments(message) for message in messages]):
+        yield form
+        yield [{"content": None, **message} if message.get("tool_calls") else message for message in form]
 
 
 def _with_text_arguments(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,12 +29,14 @@ _ASKED, _ANSWERED, _ASKED_AGAIN = "\ue001asked", "\ue002answered", "\ue003again"
 class Frame:
     """What a template writes around an answer.
 
-    header:  before it, when asked to answer; empty where nothing is written only then
+    prompt:  before it, when asked to answer; empty where nothing is written only then
+    header:  what of that is before every answer: a prompt may begin a thought, which earlier answers do not have
     tail:    after it, at the end of a conversation; ending: the part of it that ends the turn, with no next header
     middle:  what ends the turn where more follows
     stop:    the special token that ends the turn, empty without one
     """
 
+    prompt: str
     header: str
     tail: str
     ending: str
@@ -112,8 +114,8 @@ class TurnFinder:
         frame: Frame | None,
     ) -> tuple[int, int]:
         begin = self._begin(text, messages, i, conversation)
-        if frame and frame.header.strip() and text.startswith(frame.header, begin):
-            begin += len(frame.header)  # not written when asked to answer here, after a tool perhaps
+        if frame and frame.prompt.strip() and text.startswith(frame.prompt, begin):
+            begin += len(frame.prompt)  # not written when asked to answer here, after a tool perhaps
         last = i == len(messages) - 1
         after = text if last else self.template.render(messages[: i + 1], conversation)
         tail, ending = (frame.tail, frame.ending if last else frame.middle) if frame else ("", "")
@@ -137,10 +139,11 @@ class TurnFinder:
         if text.startswith(asked):
             return len(asked)
         # A prompt may begin an answer in a way of its own (an empty thought): what is before that is the header.
-        shared, history = _common(text, asked), self.template.render(messages[:i], conversation)
-        if not text.startswith(history) or shared < len(history):
+        history = self.template.render(messages[:i], conversation)
+        if not text.startswith(history) or not asked.startswith(history):
             raise _untellable(i)
-        return shared
+        answered, prompt = (self._split(whole[len(history) :]) for whole in (text, asked))
+        return len(history) + len("".join(_shared(answered, prompt)))
 
     def _frame(self, conversation: Conversation) -> Frame | None:
         """None where the template writes no such conversation, or not as it is."""
@@ -174,22 +177,32 @@ class TurnFinder:
         if any(piece not in self._special for piece in before[len(shared) :]):
             return None
         asking = frozenset(self._split(asked.split(_ASKED)[1]))
-        return self._framed(asked[len("".join(shared)) :], self._split(tail), self._split(between), opening, asking)
+        prompt, written = (whole[len("".join(shared)) :] for whole in (asked, more.split(_ANSWERED)[0]))
+        return self._framed(prompt, written, self._split(tail), self._split(between), opening, asking)
 
     def _framed(
-        self, header: str, tail: list[str], between: list[str], opening: list[str], asking: frozenset[str]
+        self, prompt: str, written: str, tail: list[str], between: list[str], opening: list[str], asking: frozenset[str]
     ) -> Frame:
-        """From what follows an answer at the end, and where more follows, opens a conversation, precedes an answer."""
+        """From what asks for an answer and is written before one where more follows, what follows an answer at the end,
+        and where more follows, what opens a conversation and asks for an answer."""
         middle = _shared(tail, between)
         ending = tail
         openers = set(takewhile(self._special.__contains__, opening))
-        if not header and self._is_header(tail[len(middle) :], asking):
+        if not prompt and self._is_header(tail[len(middle) :], asking):
             # Headers may begin alike.
             ending = middle = list(takewhile(lambda piece: piece not in openers, middle))
         elif not any(piece in self._special for piece in middle):
             middle = self._other_end(between, openers) or middle
         stop = next((piece for piece in ending if piece in self._special), "")
-        return Frame(header=header, tail="".join(tail), ending="".join(ending), middle="".join(middle), stop=stop)
+        header = "".join(_shared(self._split(prompt), self._split(written)))
+        return Frame(
+            prompt=prompt,
+            header=header,
+            tail="".join(tail),
+            ending="".join(ending),
+            middle="".join(middle),
+            stop=stop,
+        )
 
     def _other_end(self, between: list[str], openers: set[str]) -> list[str]:
         """Up to the first special token, where it ends a turn: what opens the next one follows it."""
@@ -215,6 +228,8 @@ def _by_frame(text: str, messages: Sequence[Mapping[str, Any]], frame: Frame) ->
         return None
     spans = []
     for i, begin, following in zip(answers, begins, [*begins, len(text)][1:], strict=True):
+        if text.startswith(frame.prompt, begin - len(frame.header)):
+            begin += len(frame.prompt) - len(frame.header)
         # The first one after the header, since no answer holds one.
         ending = frame.tail if i == len(messages) - 1 else frame.middle
         at = text.find(frame.stop, begin) - ending.find(frame.stop)

@@ -51,6 +51,21 @@ REASONED = {
         {"role": "assistant", "content": "4", "reasoning_content": "Two and two\nare four."},
     ]
 }
+REASONED_LAST = {
+    "messages": [
+        *turns(("user", "hi"), ("assistant", "<b>hello</b>"), ("user", "2+2?")),
+        {"role": "assistant", "content": "4", "reasoning_content": "Two and two\nare four."},
+    ]
+}
+REASONED_CALLS = {
+    "tools": [TOOL],
+    "messages": [
+        *turns(("user", "hi"), ("assistant", "hello"), ("user", "Weather in Zürich?")),
+        called("Zürich", reasoning_content="I should ask."),
+        {"role": "tool", "name": "weather", "content": "clear", "tool_call_id": "abc123def"},
+        {"role": "assistant", "content": "It is clear.", "reasoning_content": "The tool says so."},
+    ],
+}
 PLAIN = (ONE, MANY, SYSTEM, UNANSWERED)
 
 
@@ -220,8 +235,46 @@ FAMILIES = {
             _ASK,
         ),
         (*_IM, "<think>", "</think>"),
-        (*PLAIN, TOOLS, REASONED),
+        (*PLAIN, TOOLS, REASONED, REASONED_LAST, REASONED_CALLS),
         eos="<|im_end|>",
+    ),
+    "qwen-3.5": Family(
+        _LAST_QUERY
+        + _loop(
+            "{%- if m.role == 'tool' -%}{{- '<|im_start|>user\\n<tool_response>\\n' + m.content"
+            " + '\\n</tool_response><|im_end|>\\n' -}}{%- else -%}"
+            + _CHATML
+            + "{{- m.content + '<|im_end|>\\n' -}}{%- endif -%}",
+            _CHATML + "{%- set thought = m.reasoning_content if m.reasoning_content is string else '' -%}"
+            "{%- if loop.index0 > ns.last -%}{{- '<think>\\n' -}}{%- endif -%}"
+            "«G»{%- if loop.index0 > ns.last -%}{{- thought.strip('\\n') + '\\n</think>\\n\\n' -}}{%- endif -%}"
+            "{%- if m.content -%}{{- m.content -}}{%- endif -%}"
+            "{%- for call in m.tool_calls -%}{{- '<tool_call>\\n<function=' + call.function.name + '>\\n' -}}"
+            "{%- for key, value in call.function.arguments.items() -%}{{- '<parameter=' + key + '>\\n' -}}"
+            "{{- value if value is string else value | tojson -}}{{- '\\n</parameter>\\n' -}}{%- endfor -%}"
+            "{{- '</function>\\n</tool_call>' -}}{%- endfor -%}{{- '<|im_end|>\\n' -}}«E»",
+            "{%- if tools -%}{{- '<|im_start|>system\\n' -}}{%- for t in tools -%}{{- '\\n' + t | tojson -}}"
+            "{%- endfor -%}{{- '<|im_end|>\\n' -}}{%- endif -%}",
+            "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n<think>\\n' -}}{%- endif -%}",
+        ),
+        (*_IM, "<think>", "</think>"),
+        (*PLAIN, TOOLS, REASONED, REASONED_LAST, REASONED_CALLS),
+        eos="<|im_end|>",
+    ),
+    "deepseek-v3": Family(
+        "{{- bos_token -}}{%- set ns = namespace(tool=false) -%}{%- for m in messages -%}"
+        "{%- if m.role == 'system' -%}{{- m.content -}}"
+        "{%- elif m.role == 'user' -%}{%- set ns.tool = false -%}{{- '<User>' + m.content -}}"
+        "{%- elif m.role == 'tool' -%}{%- set ns.tool = true -%}{{- '<outputs>' + m.content + '<endoutputs>' -}}"
+        "{%- elif m.content is none -%}{{- '<Assistant>' -}}«G»{{- '<calls>' -}}{%- for call in m.tool_calls -%}"
+        "{{- call.function.name + '\\n' + call.function.arguments + '\\n' -}}{%- endfor -%}"
+        "{{- '<endcalls>' + eos_token -}}«E»"
+        "{%- else -%}{%- if not ns.tool -%}{{- '<Assistant>' -}}{%- endif -%}{%- set ns.tool = false -%}"
+        "«G»{{- m.content + eos_token -}}«E»{%- endif -%}{%- endfor -%}"
+        "{%- if add_generation_prompt and not ns.tool -%}{{- '<Assistant>' -}}{%- endif -%}",
+        ("<User>", "<Assistant>", "<calls>", "<endcalls>", "<outputs>", "<endoutputs>"),
+        bos="<begin>",
+        eos="<end>",
     ),
     "mistral-1": Family(
         "{{- bos_token -}}{%- for m in messages -%}{%- if (m.role == 'user') != (loop.index0 % 2 == 0) -%}"

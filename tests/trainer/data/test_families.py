@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from tests.trainer.data.families import FAMILIES, REASONED
+from tests.trainer.data.families import FAMILIES, REASONED, TOOLS
 from trainer.data.chat import TEMPLATE_DATE
 from trainer.data.conversation import of_messages
 from trainer.data.errors import ChatTemplateError, DataError
@@ -85,7 +85,7 @@ def test_what_was_learned_of_a_template_changes_nothing(ours, name, k):
     try:
         slow = finder.render(conversation, fast=False)
     except ChatTemplateError:  # whose last answer is written in another way than the same one with more after it
-        assert name == "qwen-3"
+        assert name in ("qwen-3", "qwen-3.5")
     else:
         assert finder.render(conversation) == slow
 
@@ -116,11 +116,33 @@ def test_a_turn_that_is_masked_is_taken_out_and_nothing_else(ours, name):
         assert (parts[0].tolist(), parts[1].tolist()) == (parts[2].tolist(), parts[3].tolist())
 
 
+def test_a_template_that_knows_a_call_by_a_content_that_is_none_gets_one(ours, folders):
+    """DeepSeek's. transformers' `apply_chat_template` takes None out, so what is below it is compared with."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    messages = [dict(m) for m in TOOLS["messages"]]
+    function = messages[1]["tool_calls"][0]["function"]
+    function = function | {"arguments": json.dumps(function["arguments"], ensure_ascii=False)}
+    theirs = [*messages[:1], messages[1] | {"content": None, "tool_calls": [{"function": function}]}, *messages[2:]]
+    source = FAMILIES["deepseek-v3"].marked
+    (text,), ((*spans,),) = render_jinja_template(
+        [theirs], chat_template=source, return_assistant_tokens_mask=True, bos_token="<begin>", eos_token="<end>"
+    )
+    for content in ({}, {"content": None}):
+        record = {"messages": [*messages[:1], messages[1] | content, *messages[2:]]}
+        for marked in (False, True):
+            reader = ours("deepseek-v3", marked).reader()
+            found = reader.document("data:1", 1, json.dumps(record).encode())
+            assert found.text == text
+            assert [found.text[begin:end] for begin, end in found.spans] == [text[begin:end] for begin, end in spans]
+
+
 def test_reasoning_that_a_template_cuts_is_an_error(ours):
     """Of an earlier answer, as Qwen 3 does it; of every one where a template knows none."""
     later = [{"role": "user", "content": "and 3+3?"}, {"role": "assistant", "content": "6"}]
-    with pytest.raises(DataError, match=r"data:1: the chat template leaves out reasoning_content of message 1: 'Two"):
-        tokens(ours("qwen-3", False), {"messages": [*REASONED["messages"], *later]})
+    for name in ("qwen-3", "qwen-3.5"):
+        with pytest.raises(DataError, match=r"data:1: the chat template leaves out reasoning_content of message 1: 'T"):
+            tokens(ours(name, False), {"messages": [*REASONED["messages"], *later]})
     masked = REASONED["messages"][1] | {"train": False}
     with pytest.raises(DataError, match="leaves out reasoning_content"):
         tokens(ours("chatml", False), REASONED)
