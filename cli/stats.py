@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from cli.cache import open_cache, usage_of, warn_of_faults
+from cli.cache import open_cache, warn_of_faults
 from cli.options import cache_option, cli_command, json_option
 from cli.render import emit_facts, emit_json, emit_table
+from graphcache.local.memo import memo_of
+from graphcache.local.usage import Ledger
 from graphcache.process.shown import bytes_text, count_text, secs_text
 from graphcache.store.base import Entry
 from graphcache.store.layout import files
@@ -40,7 +42,8 @@ METRICS = (
 def command(form: str, cache: str | None, as_json: bool) -> None:
     """Show sizes, hits and compile times of the cache, by catalog.
 
-    Hits are those that this machine remembers; seconds saved are hits times what each compile took.
+    Hits and misses are those that this machine remembers, of builds and of training runs' look-ups; seconds saved are
+    hits times what each compile took.
     """
     store = open_cache(cache)
     facts = _facts(store)
@@ -55,7 +58,9 @@ def command(form: str, cache: str | None, as_json: bool) -> None:
 
 def _facts(store: LocalStore) -> dict[str, Any]:
     entries = list(store.entries())
-    usage = usage_of(store)
+    with memo_of(store.root) as memo:
+        ledger = Ledger(memo)
+        usage, missed = ledger.usage(), ledger.misses()
     hits = {key: used.hits for key, used in usage.items()}
     failures = store.failures()
     objects, quarantined = list(store.layout.object_files()), files(store.layout.quarantine)
@@ -64,6 +69,7 @@ def _facts(store: LocalStore) -> dict[str, Any]:
         "cache": str(store.root),
         "catalogs": {name: _totals([e for e in entries if e.graph.catalog == name], hits) for name in names},
         "total": _totals(entries, hits),
+        "misses": _misses(missed),
         "objects": len(objects),
         "objects_bytes": _size_bytes(objects),
         "failures": len(failures),
@@ -79,8 +85,24 @@ def _prometheus(facts: dict[str, Any]) -> Iterator[str]:
         yield f"# HELP {name} {text}"
         yield f"# TYPE {name} gauge"
         for catalog, totals in facts["catalogs"].items():
-            label = catalog.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-            yield f'{name}{{catalog="{label}"}} {totals[field]}'
+            yield f'{name}{{catalog="{_label(catalog)}"}} {totals[field]}'
+    yield "# HELP graphcache_misses Look-ups without an artifact to use that this machine remembers, by reason."
+    yield "# TYPE graphcache_misses gauge"
+    for catalog, kinds in facts["misses"].items():
+        for kind, many in kinds.items():
+            yield f'graphcache_misses{{catalog="{_label(catalog)}",reason="{_label(kind)}"}} {many}'
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _misses(missed: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+    """Counts by kind of reason, by catalog."""
+    found: dict[str, dict[str, int]] = {}
+    for (catalog, kind), many in missed.items():
+        found.setdefault(catalog, {})[kind] = many
+    return found
 
 
 def _totals(entries: Iterable[Entry], hits: dict[str, int]) -> dict[str, Any]:
@@ -121,6 +143,11 @@ def _show(facts: dict[str, Any]) -> None:
         right=("entries", "hits", "compiled in", "saved", "bytes"),
     )
     print()
+    missed = [(catalog, kind, count_text(many)) for catalog, kinds in facts["misses"].items() for kind, many in
+              kinds.items()]  # fmt: skip
+    if missed:
+        emit_table(("catalog", "miss", "times"), missed, right=("times",))
+        print()
     emit_facts(
         [
             ("cache", facts["cache"]),

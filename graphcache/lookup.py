@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from graphcache.errors import MissingGraphsError
 from graphcache.graph import Graph
+from graphcache.local.memo import Memo
+from graphcache.local.usage import Ledger
 from graphcache.manifest.manifest import Manifest, known_programs
 from graphcache.plan import PlanItem, plan
 from graphcache.source.hash import SourceHashes
@@ -14,7 +16,7 @@ from graphcache.store.base import Entry
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs
 
-__all__ = ["PlanItem", "entries", "look_up"]
+__all__ = ["PlanItem", "count", "entries", "look_up"]
 
 # Graphs that an error lists; the rest is a count.
 LISTED = 20
@@ -34,6 +36,14 @@ def look_up(
     programs = Programs(store.root, known_programs(manifests), guard=store.guard)
     sources = SourceHashes(WorkTree())
     return plan(graphs, sources=sources, programs=programs, toolchain=toolchain, store=store, choice="best")
+
+
+def count(items: Iterable[PlanItem], memo: Memo) -> None:
+    """Remembers these as uses of what was found, and as misses of what was not, for stats and gc."""
+    found = list(items)
+    ledger = Ledger(memo)
+    ledger.record(item.entry.key.digest for item in found if item.entry is not None)
+    ledger.record_misses((item.graph.catalog, item.miss) for item in found if item.miss is not None)
 
 
 def entries(items: Sequence[PlanItem], *, command: str, troubles: Sequence[str] = ()) -> dict[str, Entry]:

@@ -22,7 +22,7 @@ from graphcache.key import Key, parts_of
 from graphcache.proof.verdict import Verdict
 from graphcache.source.hash import SourceHash, SourceHashes
 from graphcache.store.base import Entry, Failure, Store, Wanted
-from graphcache.store.find import find
+from graphcache.store.find import Miss, find
 from graphcache.store.programs import Programs, question_digest
 from graphcache.way import ways_of
 
@@ -60,6 +60,7 @@ class PlanItem:
              refused this very key before. `disproven`: it is in the store and computes the wrong thing, so nothing may
              use it. `unknown`: nobody remembers its program, so it has to be exported first.
     reason:  why it is not ready, for people; empty when it is
+    miss:    the kind of that reason; None when it is ready, or torch is not installed
     key:     what it is compiled under by the toolchain that was given; None while its program is unknown
     entry:   the store's, when it is ready; its key may have parts that only a builder sees besides those of `key`
     failure: the last failed compile of `key`, whether it is worth another try or not
@@ -72,6 +73,7 @@ class PlanItem:
     source: SourceHash
     state: State
     reason: str
+    miss: Miss | None = None
     key: Key | None = None
     entry: Entry | None = None
     failure: Failure | None = None
@@ -223,14 +225,20 @@ class Planner:
         found = find(self.store, program, parts_of(self.toolchain, item.made.settings))
         if found.entry is not None:
             verdict = self.store.verdict(found.entry)
-            return replace(item, state="ready", reason="", key=key, entry=found.entry, failure=None, verdict=verdict)
+            return replace(
+                item, state="ready", reason="", miss=None, key=key, entry=found.entry, failure=None, verdict=verdict
+            )
         if found.disproven is not None:
-            return replace(item, state="disproven", reason=found.disproven.text, key=key, verdict=found.disproven)
+            return replace(
+                item, state="disproven", reason=found.disproven.text, miss=found.miss, key=key, verdict=found.disproven
+            )
         failure = self.store.failure(key)
         if failure is not None and failure.is_final:
             reason = f"failed before: {headline(failure.cause)}"
-            return replace(item, state="failed", reason=reason, key=key, entry=None, failure=failure)
-        return replace(item, state="missing", reason=found.reason, key=key, entry=None, failure=failure)
+            return replace(item, state="failed", reason=reason, miss="refused", key=key, entry=None, failure=failure)
+        return replace(
+            item, state="missing", reason=found.reason, miss=found.miss, key=key, entry=None, failure=failure
+        )
 
     def _best(self, items: list[PlanItem]) -> PlanItem | None:
         """The quickest that is there, proven if there is any such, with what it needs besides; of equals the first."""
@@ -248,7 +256,7 @@ class Planner:
             return replace(item, reason="torch is not installed, so its program cannot be told")
         program = self.programs.known(source.digest, made, torch)
         if program is None:
-            return replace(item, reason="this source was not exported yet")
+            return replace(item, reason="this source was not exported yet", miss="source")
         return self.of_program(item.with_made(self.programs.settled(source.digest, made, torch)), program)
 
 

@@ -122,7 +122,10 @@ def build(
         toolchain = audit.toolchain = build_parts(options.fusion, memo, revision)
         outcomes = building.run(graphs, toolchain, retry=options.retry, choice="best" if options.reuse else "first")
     found = (o.entry.key.digest for o in outcomes if o.entry and o.state in ("ready", "same program"))
-    Ledger(memo).record(found)
+    ledger = Ledger(memo)
+    ledger.record(found)
+    had_to = [o.item for o in outcomes if o.state in ("compiled", "elsewhere", "failed")]
+    ledger.record_misses((item.graph.catalog, item.miss) for item in had_to if item.miss is not None)
     return Report(tuple(outcomes), toolchain, time.monotonic() - started)
 
 

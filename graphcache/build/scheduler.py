@@ -315,7 +315,7 @@ class Building:
         found = self._planner.of_program(item, program)
         if found.entry is None and self._store.bring([self._planner.wanted(found)]):
             found = self._planner.of_program(item, program)
-        return replace(found, reason=item.reason or found.reason)
+        return replace(found, reason=item.reason or found.reason, miss=item.miss or found.miss)
 
     def _commit(self, task: Task, answer: Answer) -> None:
         item, (runnable, dfg) = task.item, answer.payload

@@ -5,6 +5,7 @@ It is kept in the memo's database and shares its promise: losing it costs nothin
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 from graphcache.local.memo import Memo
 
 PREFIX = "use "
+MISSED = "miss "
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,24 @@ class Ledger:
             return [before.hits + 1, max(now, before.last_used_secs)] if before else [1, now]
 
         self._memo.update([PREFIX + key for key in keys], used)
+
+    def record_misses(self, misses: Iterable[tuple[str, str]]) -> None:
+        """Count misses, each a catalog and the kind of its reason (`graphcache.store.find.Miss`)."""
+        keys = [MISSED + json.dumps(each) for each in misses]
+
+        def more(value: Any | None) -> int:
+            return (value if type(value) is int and value > 0 else 0) + 1
+
+        self._memo.update(keys, more)
+
+    def misses(self) -> dict[tuple[str, str], int]:
+        """How many there were of each catalog and kind, as far as the ledger remembers."""
+        found = {}
+        for key, count in self._memo.items(MISSED).items():
+            match json.loads(key[len(MISSED) :]), count:
+                case [str(catalog), str(kind)], int(many):
+                    found[catalog, kind] = many
+        return dict(sorted(found.items()))
 
     def usage(self) -> dict[str, Usage]:
         """Every key that was ever used, as far as the ledger remembers."""

@@ -213,6 +213,9 @@ class Store(Protocol):
     def lookup(self, key: Key) -> Entry | None:
         """The entry of `key`, when all its parts are equal and its object passes its checksum."""
 
+    def refuses(self, entry: Entry) -> bool:
+        """Whether `entry` is not signed as it has to be."""
+
     def by_program(self, program: str) -> list[Entry]:
         """Entries of `program` for whichever toolchain, sorted by key digest. Their objects are not read."""
 

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from graphcache.errors import UsageError
-from graphcache.key import BUILD_ONLY, PROGRAM, Difference, compare_parts
+from graphcache.key import BUILD_ONLY, PROGRAM, SETTING, Difference, compare_parts
 from graphcache.proof.verdict import Verdict
 from graphcache.store.base import Entry, Store
 
 # As git shows commits: enough to be unique among thousands, short enough for a line.
 KEY_DIGITS = 12
+# Why there is no artifact to use: nobody remembers the program of this source, which is new or was changed (`source`);
+# nobody compiled the program; only under another toolchain, or other settings; what there is computes the wrong thing,
+# is damaged, or is not signed as it has to be; the compiler refused it.
+Miss = Literal["source", "not built", "toolchain", "settings", "disproven", "damaged", "unsigned", "refused"]
 
 
 @dataclass(frozen=True)
 class Found:
     """entry: the match, checked; None when there is none.
 
+    unsigned: for a miss, whether one that matches is whole, and not signed as it has to be
     disproven: for a miss, the verdict on an artifact that matches and computes the wrong thing, so that it is no match
     closest and differing: for a miss, the entry of the same program that differs in the fewest parts, and these parts
     (its value -> the wanted one). Both are empty when no entry has the program.
@@ -31,6 +37,7 @@ class Found:
     closest: Entry | None = None
     differing: tuple[Difference, ...] = ()
     disproven: Verdict | None = None
+    unsigned: bool = False
 
     @property
     def reason(self) -> str:
@@ -44,6 +51,19 @@ class Found:
         if not self.differing:
             return "its artifact is damaged, or not signed as it has to be"
         return "; ".join(str(difference) for difference in self.differing)
+
+    @property
+    def miss(self) -> Miss | None:
+        """The kind of its reason; None for a match."""
+        if self.entry is not None:
+            return None
+        if self.disproven is not None:
+            return "disproven"
+        if self.closest is None:
+            return "not built"
+        if not self.differing:
+            return "unsigned" if self.unsigned else "damaged"
+        return "settings" if all(each.part.startswith(SETTING) for each in self.differing) else "toolchain"
 
 
 def find(store: Store, program: str, parts: Mapping[str, str]) -> Found:
@@ -65,7 +85,7 @@ def find(store: Store, program: str, parts: Mapping[str, str]) -> Found:
     if not candidates:
         return Found(None)
     differing, closest = min(candidates, key=lambda pair: (len(pair[0]), pair[1].key.digest))
-    return Found(None, closest, tuple(differing))
+    return Found(None, closest, tuple(differing), unsigned=any(store.refuses(entry) for entry in matches))
 
 
 def differences(entry: Entry, parts: Mapping[str, str]) -> list[Difference]:

@@ -247,6 +247,10 @@ class LocalStore:
             write_file(target, data, replace=True)
         return entry
 
+    def refuses(self, entry: Entry) -> bool:
+        """Whether the guard does not let `entry` be used."""
+        return bool(self.guard.refusal_in(self.root, entry.encode()))
+
     def _is_refused(self, entry: Entry) -> bool:
         """Whether the guard does not let `entry` be used; then that is a fault, once."""
         refusal = self.guard.refusal_in(self.root, entry.encode())

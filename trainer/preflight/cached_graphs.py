@@ -13,7 +13,7 @@ from graphcache.errors import GraphcacheError, MissingGraphsError
 from graphcache.graph import Graph
 from graphcache.local.memo import memo_of
 from graphcache.location import cache_dir
-from graphcache.lookup import LISTED, PlanItem, entries, look_up
+from graphcache.lookup import LISTED, PlanItem, count, entries, look_up
 from graphcache.process.own_command import build_command, own_command
 from graphcache.remote.opening import open_store
 from graphcache.remote.url import remote_urls
@@ -144,7 +144,9 @@ def find_graphs(checkpoint: InputCheckpoint, config: RunConfig) -> CachedGraphs:
         return CachedGraphs(store, (), "")
     with memo_of(root) as memo:
         toolchain: Mapping[str, str] = runtime_parts(config.fusion, memo)
-    return CachedGraphs(store, look_up(graphs, store=store, toolchain=toolchain), _build_command(config, names))
+        items = look_up(graphs, store=store, toolchain=toolchain)
+        count(items, memo)
+    return CachedGraphs(store, items, _build_command(config, names))
 
 
 def _build_command(config: RunConfig, names: Sequence[str]) -> str:
