@@ -44,7 +44,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 cache_option = click.option(
     "--cache",
     metavar="DIR",
-    help="The cache folder; else GRAPHCACHE_DIR, else graphcache under the XDG cache folder.",
+    help="The cache folder; else GRAPHCACHE_DIR, the config file, or graphcache under the XDG cache folder.",
 )
 
 remote_option = click.option(
@@ -53,7 +53,7 @@ remote_option = click.option(
     metavar="URL",
     multiple=True,
     help="Where to look for what the cache lacks: s3://, gs://, https://, or a shared folder. Several are asked in"
-    " turn. Else GRAPHCACHE_REMOTE, several apart by spaces.",
+    " turn. Else GRAPHCACHE_REMOTE, several apart by spaces, or the config file.",
 )
 
 # Not `exists=True`: graphcache's own errors say more about a path that cannot be used.
@@ -63,7 +63,7 @@ trust_option = click.option(
     "--trust",
     type=PATH,
     metavar="FILE",
-    help="Use only what a key in this file has signed. Else GRAPHCACHE_TRUST names one.",
+    help="Use only what a key in this file has signed. Else GRAPHCACHE_TRUST or the config file names one.",
 )
 
 model_argument = click.argument("model", type=PATH)

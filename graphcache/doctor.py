@@ -17,16 +17,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from graphcache.build.build import default_jobs
+from graphcache.config_file import read_config
 from graphcache.errors import GraphcacheError
 from graphcache.local.memo import Memo, memo_of
-from graphcache.location import cache_dir
+from graphcache.location import cache_dir, cache_source
 from graphcache.process.limits import available_cpus, available_memory_bytes
 from graphcache.process.shown import bytes_text
+from graphcache.remote.url import named_remotes, parse
 from graphcache.runtime.versions import ask_revision, known_revision, torch_version, vendor_version
 from graphcache.store.files import check_writable
 from graphcache.store.foreign import is_foreign
 from graphcache.store.local import LocalStore
 from graphcache.toolchain.cross_gcc import cross_gcc_path, cross_gcc_version
+from graphcache.trust.guard import named_trust
 from graphcache.vendor import layouts as vendor
 
 # A few hundred artifacts, and what a compiler writes while it runs.
@@ -56,6 +59,7 @@ def examine(cache: str | None) -> list[Finding]:
             *_guarded("torch", _torch),
             *_guarded("cross gcc", lambda: _cross_gcc(memo)),
             *_guarded("cards", _cards),
+            *_guarded("settings", lambda: _settings(cache, root)),
             *_guarded("cache", lambda: _cache(root)),
             *_guarded("memo", lambda: _memo(memo)),
             *_guarded("vendor cache", _vendor_cache),
@@ -103,6 +107,19 @@ def _cards() -> Iterator[Finding]:
         yield Finding(
             "cards", "note", f"no device node {vendor.CARD_NODES}", f"builds need none; a pod on a card has {folder}"
         )
+
+
+def _settings(cache: str | None, root: Path) -> Iterator[Finding]:
+    """Where each setting comes from: what builder and trainer disagree about is most often that."""
+    remotes, of_remotes = named_remotes()
+    trust, of_trust = named_trust()
+    config = read_config().path
+    yield Finding("settings", "ok", f"config file: {config or 'there is none'}")
+    yield Finding("settings", "ok", f"cache: {root}, by {cache_source(cache)}")
+    # Parsed, so that no secret in a URL is shown.
+    shown = " ".join(str(parse(remote)) for remote in remotes)
+    yield Finding("settings", "ok", f"remote: {shown}, by {of_remotes}" if remotes else "remote: none")
+    yield Finding("settings", "ok", f"trust file: {trust}, by {of_trust}" if trust else "trust file: none")
 
 
 def _cache(root: Path) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from graphcache.config_file import read_config
 from graphcache.digest import checksum
 from graphcache.errors import StoreError
 from graphcache.store.files import check_writable
@@ -18,13 +19,14 @@ _NETWORK = ("nfs", "cifs", "smb", "ceph", "lustre", "gluster", "beegfs", "gpfs",
 
 
 def cache_dir(option: str | os.PathLike[str] | None = None) -> Path:
-    """The cache's folder: `option` (--cache), else $GRAPHCACHE_DIR, else `graphcache` under the XDG cache folder.
+    """The cache's folder: `option` (--cache), else $GRAPHCACHE_DIR, else the config file's, else `graphcache` under the
+    XDG cache folder.
 
-    Empty strings count as not given. The folder need not exist. Raises StoreError when nothing names one.
+    Empty strings count as not given. The folder need not exist. Raises StoreError when nothing names one, ConfigError.
     """
-    chosen = (option and os.fspath(option)) or os.environ.get(VARIABLE)
+    chosen, source = _named(option)
     if chosen:
-        _refuse_odd(chosen, "the cache's folder" if option else VARIABLE)
+        _refuse_odd(chosen, source)
         return (_of_user(chosen) if chosen.startswith("~") else Path(chosen)).absolute()
     xdg_cache = _xdg_cache()
     if xdg_cache is None:
@@ -33,6 +35,21 @@ def cache_dir(option: str | os.PathLike[str] | None = None) -> Path:
             hint=f"set {VARIABLE} to a folder that builder and trainer both see",
         )
     return xdg_cache / "graphcache"
+
+
+def cache_source(option: str | os.PathLike[str] | None = None) -> str:
+    """What names the folder that `cache_dir` gives, for people."""
+    return _named(option)[1]
+
+
+def _named(option: str | os.PathLike[str] | None) -> tuple[str, str]:
+    """The folder as it is named, and by what; empty for neither option, environment nor config file."""
+    if option and os.fspath(option):
+        return os.fspath(option), "--cache"
+    if os.environ.get(VARIABLE):
+        return os.environ[VARIABLE], VARIABLE
+    config = read_config()
+    return (config.cache, str(config.path)) if config.cache else ("", "the XDG cache folder")
 
 
 def local_dir(cache: Path, *, building: bool = False, read_only: bool = False) -> Path | None:

@@ -26,7 +26,8 @@ settings.load_profile("tests")
 
 @pytest.fixture(autouse=True)
 def no_cache_of_this_user(tmp_path_factory, monkeypatch):
-    """What a test remembers of a cache that is not there yet does not stay on the machine."""
+    """What a test remembers of a cache that is not there yet stays off the machine, whose settings it does not read."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "xdg-config"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "xdg"))
 
 

@@ -48,6 +48,7 @@ def test_a_machine_that_can_build(findings: Findings) -> None:
         "torch": "ok",
         "cross gcc": "ok",
         "cards": "note",
+        "settings": "ok",
         "cache": "ok",
         "memo": "ok",
         "vendor cache": "ok",

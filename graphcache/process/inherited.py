@@ -10,7 +10,14 @@ from graphcache.process.streams import report_warning
 
 # Environment variables that something here reads; those of tests and benchmarks are theirs.
 VARIABLES = frozenset(
-    {"GRAPHCACHE_CARD_NODES", "GRAPHCACHE_DEBUG", "GRAPHCACHE_DIR", "GRAPHCACHE_REMOTE", "GRAPHCACHE_REMOTE_TIMEOUT"}
+    {
+        "GRAPHCACHE_CARD_NODES",
+        "GRAPHCACHE_CONFIG",
+        "GRAPHCACHE_DEBUG",
+        "GRAPHCACHE_DIR",
+        "GRAPHCACHE_REMOTE",
+        "GRAPHCACHE_REMOTE_TIMEOUT",
+    }
     | {
         "GRAPHCACHE_LEASE_SECS",
         "GRAPHCACHE_SHARED",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from graphcache.config_file import read_config
 from graphcache.errors import GraphcacheError, UsageError
 
 VARIABLE = "GRAPHCACHE_REMOTE"
@@ -67,15 +68,25 @@ def parse(text: str) -> RemoteUrl:
 
 
 def remote_urls(options: Sequence[str]) -> tuple[RemoteUrl, ...]:
-    """The remotes to look into, in this order: the options given, else those in $GRAPHCACHE_REMOTE, apart by spaces.
+    """The remotes to look into, in this order: the options given, else those in $GRAPHCACHE_REMOTE, apart by spaces,
+    else the config file's.
 
-    Raises UsageError.
+    Raises UsageError, ConfigError.
     """
-    try:
-        texts = list(options) or shlex.split(os.environ.get(VARIABLE, ""))
-    except ValueError as error:
-        raise UsageError(f"{VARIABLE} cannot be split into URLs: {error}") from error
-    return tuple(dict.fromkeys(parse(text) for text in texts))
+    return tuple(dict.fromkeys(parse(text) for text in named_remotes(options)[0]))
+
+
+def named_remotes(options: Sequence[str] = ()) -> tuple[list[str], str]:
+    """These remotes as they are named, and by what, for people. A variable that is set to nothing names none."""
+    if options:
+        return list(options), "--remote"
+    if VARIABLE in os.environ:
+        try:
+            return shlex.split(os.environ[VARIABLE]), VARIABLE
+        except ValueError as error:
+            raise UsageError(f"{VARIABLE} cannot be split into URLs: {error}") from error
+    config = read_config()
+    return list(config.remote or ()), str(config.path) if config.remote else "nothing"
 
 
 def _folder(text: str) -> str:

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from graphcache.config_file import read_config
 from graphcache.errors import CorruptError
 from graphcache.store.files import write_file
 from graphcache.store.reading import read_file
@@ -38,9 +39,20 @@ class Guard:
 
 
 def guard_of_environment(trust: Path | None = None) -> Guard:
-    """The guard that the environment asks for; `trust` goes before its trust file. Raises TrustError."""
-    named = trust or os.environ.get(TRUST_VARIABLE)
+    """The guard that the environment, or the config file, asks for; `trust` goes before their trust file. Raises
+    TrustError, ConfigError."""
+    named, _ = named_trust(trust)
     return Guard(signer_of_environment(), read_trust(Path(named)) if named else None)
+
+
+def named_trust(option: Path | None = None) -> tuple[str, str]:
+    """The trust file, empty for none, and what names it, for people."""
+    if option:
+        return str(option), "--trust"
+    if os.environ.get(TRUST_VARIABLE):
+        return os.environ[TRUST_VARIABLE], TRUST_VARIABLE
+    config = read_config()
+    return (config.trust, str(config.path)) if config.trust else ("", "nothing")
 
 
 def kept_signature(root: Path, record: bytes) -> bytes | None:
