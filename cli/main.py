@@ -35,6 +35,7 @@ COMMANDS = {
     "export": Registered("cli.export:command", "Write artifacts of the cache into one file."),
     "import": Registered("cli.import_:command", "Add the artifacts of an exported file to the cache."),
     "keygen": Registered("cli.keygen:command", "Make a key that signs artifacts."),
+    "sign": Registered("cli.sign:command", "Sign entries of the cache that no signature holds for."),
     "log": Registered("cli.log:command", "Show who compiled what, when, with which toolchain."),
     "stats": Registered("cli.stats:command", "Show sizes, hits and compile times of the cache, by catalog."),
     "gc": Registered("cli.gc:command", "Delete entries by size, age or manifest; a dry run unless --yes."),

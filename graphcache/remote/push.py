@@ -93,6 +93,7 @@ async def push(tier: Tier, store: LocalStore, entries: Sequence[Entry]) -> Pushe
     unproven = [entry for entry in present if NAMES.verdict(entry.key).as_posix() not in listed]
     await in_turn(unproven, lambda entry: _push_verdict_of_same(tier, store, entry))
     done = [entry for entry, result in zip(lacking, results, strict=True) if result]
+    await _push_signatures(tier, store, present)
     await _push_builds(tier, store)
     return Pushed(
         pushed=_digests(done),
@@ -160,6 +161,28 @@ async def _push_answers(tier: Tier, store: LocalStore) -> int:
     lacking = [(path, name) for name, path in paths.items() if name not in there]
     await in_turn(lacking, lambda one: push_answer(tier, store, *one))
     return len(lacking)
+
+
+async def _push_signatures(tier: Tier, store: LocalStore, entries: Sequence[Entry]) -> None:
+    """Signatures that were made after the push of what they sign, where the remote has these very records."""
+    if not any(store.layout.signature_files()):
+        return
+
+    async def one(record: bytes, name: str) -> None:
+        kept = await asyncio.to_thread(kept_signature, store.root, record)
+        signed = signature_path(Path(), record).as_posix()
+        if kept is None or await tier.files.get(signed, RECORD_LIMIT_BYTES) == kept:
+            return
+        if await tier.files.get(name, RECORD_LIMIT_BYTES) == record:
+            await tier.files.put(signed, kept, new=False)
+
+    records = [(entry.encode(), NAMES.entry(entry.key).as_posix()) for entry in entries]
+    for entry in entries:
+        verdict = store.verdict(entry)
+        if verdict is not None:
+            records.append((verdict.encode(), NAMES.verdict(entry.key).as_posix()))
+    answers = [(read_file(path), store.layout.relative(path)) for path in store.layout.program_files()]
+    await in_turn([*records, *answers], lambda each: one(*each))
 
 
 async def _push_builds(tier: Tier, store: LocalStore) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,12 +24,12 @@ from graphcache.store.find import find
 from graphcache.store.local import LocalStore
 from graphcache.store.programs import Programs
 from graphcache.trust.errors import TrustError
-from graphcache.trust.guard import Guard, guard_of_environment
+from graphcache.trust.guard import Guard, guard_of_environment, keep_signature
 from graphcache.trust.keys import KEY_FILE_VARIABLE, KEY_VARIABLE, Signer, make_key, signer_of_environment
 from graphcache.trust.signature import Signature, message, signature_path
 from graphcache.trust.trusted import Trust, TrustedKey, add_key, read_trust
 from tests.remote.conftest import fill
-from tests.store.fakes import fake_artifact, fake_facts, fake_key
+from tests.store.fakes import fake_artifact, fake_facts, fake_key, fake_verdict
 from tests.support.fake_graphs import fake_graph
 
 
@@ -184,6 +185,71 @@ def test_signatures_travel(signer: Signer, tmp_path: Path) -> None:
     assert run(["export", str(tmp_path / "x.tar"), "--cache", str(between.root)]) == 0
     assert run(["import", str(tmp_path / "x.tar"), "--cache", str(tmp_path / "c")]) == 0
     assert LocalStore(tmp_path / "c", Guard(trust=trusting(signer))).lookup(entry.key) == entry
+
+
+def signing(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    monkeypatch.setenv(KEY_FILE_VARIABLE, str(path))
+    code = run(["sign", *words, "--json"])
+    return {**json.loads(capsys.readouterr().out), "code": code}
+
+
+def test_what_was_built_without_a_key_is_signed_later_and_the_remote_gets_it(
+    signer: Signer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, remote, cache = LocalStore(tmp_path / "a"), str(tmp_path / "remote"), ["--cache", str(tmp_path / "a")]
+    one, two = fill(store, 1, 2)
+    store.record_verdict(fake_verdict(one))
+    Programs(store.root).remember("a" * 64, fake_graph("g"), "2.10.0", two.program)
+    tier = Tier(open_files(parse(remote)))
+    tier.files.run(push(tier, store, [one, two]))
+    facts = signing(tmp_path / "key.pem", monkeypatch, capsys, *cache, one.key.digest[:12])
+    assert (facts["signed"], facts["before"], facts["records"]) == ([one.key.digest], [], 1)
+    facts = signing(tmp_path / "key.pem", monkeypatch, capsys, *cache)
+    assert (facts["signed"], facts["before"], facts["records"]) == ([two.key.digest], [one.key.digest], 1)
+    assert run(["push", *cache, "--remote", remote]) == 0
+    pod = LocalStore(tmp_path / "pod", Guard(trust=trusting(signer)))
+    assert len(tier.files.run(pull_all(tier, pod)).pulled) == 2
+    assert pod.verdict(one) is not None
+    assert Programs(pod.root, guard=pod.guard).known("a" * 64, fake_graph("g"), "2.10.0") == two.program
+
+
+def test_what_is_over_is_signed_again_and_what_another_key_signed_only_if_asked(
+    signer: Signer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = new_signer(tmp_path / "other.pem", monkeypatch)
+    cache = ["--cache", str(tmp_path / "cache")]
+    store = LocalStore(tmp_path / "cache")
+    over, theirs, forged = fill(store, 1, 2, 3)
+    for entry, maker in ((over, replace(other, valid_secs=-60.0)), (theirs, other), (forged, other)):
+        keep_signature(store.root, entry.encode(), maker.sign(entry.encode()).encode())
+    put(store, forged, replace(other.sign(forged.encode()), public=signer.public).encode())
+    facts = signing(tmp_path / "key.pem", monkeypatch, capsys, *cache)
+    assert facts["before"] == [theirs.key.digest]
+    assert facts["signed"] == sorted([over.key.digest, forged.key.digest])
+    facts = signing(tmp_path / "key.pem", monkeypatch, capsys, *cache, "--replace", "--days", "30")
+    assert facts["signed"] == [theirs.key.digest]
+    kept = Signature.decode(signature_path(store.root, theirs.encode()).read_bytes())
+    assert kept.expires is not None
+    # A trust file in which the key of before is over: what it signed is signed by the new one.
+    add_key(tmp_path / "trust.json", TrustedKey("old", signer.public, "2020-01-01T00:00:00Z"))
+    add_key(tmp_path / "trust.json", TrustedKey("new", other.public))
+    monkeypatch.setenv("GRAPHCACHE_TRUST", str(tmp_path / "trust.json"))
+    assert len(signing(tmp_path / "other.pem", monkeypatch, capsys, *cache)["signed"]) == 3
+    assert LocalStore(store.root, Guard(trust=read_trust(tmp_path / "trust.json"))).lookup(over.key) == over
+
+
+def test_what_is_damaged_is_not_signed_and_without_a_key_nothing_is(
+    signer: Signer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path / "cache")
+    (entry,) = fill(store, 1)
+    assert run(["sign", "--cache", str(store.root)]) == 2
+    assert "no key to sign with" in capsys.readouterr().err
+    path = store.layout.object(entry.artifact_digest)
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    facts = signing(tmp_path / "key.pem", monkeypatch, capsys, "--cache", str(store.root))
+    assert (facts["code"], facts["damaged"], facts["signed"]) == (1, [entry.key.digest], [])
 
 
 # --- keys ----------------------------------------------------------------------------------------------------------
