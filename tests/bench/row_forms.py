@@ -5,19 +5,18 @@ python -m tests.bench.row_forms      a table by graph
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from graphcache.graph import Graph
 from graphcache.manifest.file import read_manifest
 from tests.bench.manifest_table import calls_by_graph
 from tests.bench.measure import Result, cpu_name, paired, timed
-from trainer.device.products import HostProducts
-from trainer.host.forms import ROWWISE, host_form
+from trainer.device.cpu import CpuBackend
+from trainer.host.forms import ROWWISE
 
 # SmolLM2-135M, one sequence of 128 tokens a step.
 MANIFEST = Path("cache_manifests/smollm2-135m.json")
@@ -50,14 +49,9 @@ def _each() -> Iterator[tuple[Graph, int, float, float]]:
         if graph.function in ROWWISE:
             args = [torch.randn(a.shape).to(getattr(torch, a.dtype)) for a in graph.args]
             eager = partial(graph.load_function(), *args, **graph.constants)
-            form = partial(_as_the_backend_calls, host_form(graph), args)
+            form = partial(CpuBackend().load(graph).program, *args)
             with torch.no_grad():
                 yield graph, calls[graph.name], *paired(partial(timed, form), partial(timed, eager), ROUNDS)
-
-
-def _as_the_backend_calls(form: Callable[..., object], args: Sequence[Tensor]) -> None:
-    with HostProducts():
-        form(*args)
 
 
 def main() -> None:

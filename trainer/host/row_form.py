@@ -38,6 +38,7 @@ class RowForm:
         self._sources = [value.source for value in inputs]
         passed_on = [part for result in results for part in _parts(result) if isinstance(part, Input)]
         self._expected = {value.source: (value.given_shape, value.dtype) for value in (*inputs, *passed_on)}
+        self.multiplies = any(isinstance(source, tuple) for source in self._expected)  # matrices, by torch
         code = RowCode(inputs, self._stored)
         self._rows = code.row_count
         self._engine = compile_ir(code.text(), optimize=True)  # owns the code's memory
