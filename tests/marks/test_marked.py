@@ -203,8 +203,8 @@ def test_a_process_of_its_own_lists_a_modules_graphs(script):
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        ([], "either --shapes-from MODEL or --from MODULE"),
-        (["--from", "doubling", "--shapes-from", "x"], "either --shapes-from MODEL or --from MODULE"),
+        ([], "--shapes-from MODEL or --from MODULE"),
+        (["--from", "doubling", "--shapes-from", "x"], "--shapes-from MODEL or --from MODULE"),
         (["--shapes-from", "x", "--dim", "t=4"], "--dim and --shapes are for"),
         (["--from", "doubling", "--only", "adamw"], "--only and --manifest are for"),
         (["--from", "doubling"], "no size of theirs is known"),
