@@ -28,6 +28,8 @@ from graphcache.manifest.file import read_manifest
 from graphcache.manifest.manifest import known_programs
 from graphcache.plan import PlanItem
 from graphcache.process.own_command import build_command
+from graphcache.remote.opening import open_store
+from graphcache.remote.url import parse
 from graphcache.runtime.host_graph import HostGraph
 from graphcache.runtime.versions import runtime_parts
 from graphcache.source.hash import SourceHashes
@@ -54,19 +56,32 @@ class Cache:
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str] | None = None, *, fusion: int = DEFAULT_FUSION, read_only: bool = False
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        fusion: int = DEFAULT_FUSION,
+        read_only: bool = False,
+        remotes: Sequence[str] = (),
     ) -> None:
         """folder: None is $GRAPHCACHE_DIR, else `graphcache` in the XDG cache folder: where the commands look too
+        remotes: where to look, in turn, for what the folder lacks: URLs such as `s3://bucket/graphcache`, and shared
+                 folders. It is brought into the folder, checked; nothing is written to a remote
 
-        Raises StoreError when nothing names a folder, UsageError for a fusion that there is not.
+        Raises StoreError when nothing names a folder; UsageError for a fusion that there is not, a URL that is none,
+        and for remotes of a folder that is only read; RemoteError for a remote that cannot be talked to from here.
         """
         check_fusion(fusion)
         self._given = folder
         self.folder: Path = cache_dir(folder)
         self.fusion = fusion
         self.read_only = read_only
-        check_private(self.folder)
-        self._store = (ReadOnly if read_only else LocalStore)(self.folder, guard_of_environment())
+        if read_only and remotes:
+            raise UsageError("a folder that is only read cannot take what a remote has", hint="leave out either")
+        if read_only:
+            check_private(self.folder)
+            self._store: LocalStore = ReadOnly(self.folder, guard_of_environment())
+        else:
+            self._store = open_store(self.folder, [parse(url) for url in remotes])
 
     def plan(self, graphs: Iterable[Graph]) -> list[PlanItem]:
         """One item a graph, in the order given: ready, or the reason why not. Compiles and exports nothing.

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from cli.main import run
 from graphcache import Cache, Graph, MissingGraphsError, TensorSpec, UsageError
 from graphcache import cache as cache_module
 from graphcache.runtime.host_graph import check_tensors
@@ -49,6 +50,24 @@ def test_a_read_only_cache_in_the_usual_place_keeps_no_memo_in_it(tmp_path, monk
     cache.plan([GRAPH])
     assert cache.folder == tmp_path / "graphcache"
     assert not cache.folder.exists()
+
+
+def test_what_the_folder_lacks_comes_from_a_remote(tmp_path, monkeypatch):
+    machine = FakeMachine(tmp_path / "builder", monkeypatch)
+    machine.build([GRAPH])
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    assert run(["push", "--cache", str(machine.store.root), "--remote", str(shared)]) == 0
+    cache = Cache(tmp_path / "cache", remotes=[str(shared)])
+    assert cache.plan([GRAPH])[0].state == "ready"
+    assert Cache(tmp_path / "cache").plan([GRAPH])[0].state == "ready", "it was brought in"
+
+
+def test_remotes_that_cannot_be(tmp_path):
+    with pytest.raises(UsageError, match="only read"):
+        Cache(tmp_path, read_only=True, remotes=["/shared"])
+    with pytest.raises(UsageError, match="a remote's scheme is one of"):
+        Cache(tmp_path, remotes=["ftp://host/cache"])
 
 
 def test_all_that_is_missing_is_one_error_with_the_command(tmp_path):
