@@ -54,6 +54,8 @@ def losses(project: Path, model: str) -> list[float]:
 @pytest.mark.compiler
 def test_it_is_built_edited_compared_and_trained(project: Path) -> None:
     manifest = "cache_manifests/adapters.json"
+    lacking = json.loads(call(project, "cli.main", "diff", "--json", code=1))
+    assert set(lacking["counts"]) == {"missing from the store"}, "the committed manifest is of these sources"
     missing = call(project, "adapters.train", "mlp", code=1)
     assert "MissingGraphsError" in missing, "nothing compiles by itself"
     build = ("cli.main", "build", "--only", "adapters", "--manifest", manifest, "--prove", "none")

@@ -53,3 +53,11 @@ def adamw(
     mean = beta1 * mean + (1 - beta1) * grad
     square = beta2 * square + (1 - beta2) * grad * grad
     return weight * (1 - lr * decay) - rate * mean / (torch.sqrt(square) / root + eps), mean, square
+
+
+def example_adamw(tensors: list[Tensor], number: int) -> list[Tensor]:
+    """Arguments for a proof, instead of any numbers: means of squares, and the scalars of a step."""
+    weight, grad, mean, square = tensors[:4]
+    step = 10 ** (1 + number)
+    rate, root = 1e-2 / (1 - 0.9**step), (1 - 0.999**step) ** 0.5
+    return [weight, grad, mean, square.abs(), torch.tensor([rate]), torch.tensor([root])]
