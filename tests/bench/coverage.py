@@ -48,9 +48,7 @@ def calls(model: Path, tokens: int, micro_batch: int, options: argparse.Namespac
     return found
 
 
-def row(
-    model: Path, tokens: int, micro_batch: int, graphs: Sequence[Mapping[str, Any]], uses: Mapping[str, int]
-) -> str:
+def row(model: str, tokens: int, micro_batch: int, graphs: Sequence[Mapping[str, Any]], uses: Mapping[str, int]) -> str:
     there = [graph for graph in graphs if graph["key"]]
     proofs = [(graph["proof"] or {}).get("state") for graph in graphs]
     device_ns = sum(
@@ -59,7 +57,7 @@ def row(
         if graph["catalog"] in ("layer", "head")
     )
     cells = [
-        *(model.name, tokens, micro_batch, len(graphs)),
+        *(model, tokens, micro_batch, len(graphs)),
         sum(graph["way"] == graph["graph"] for graph in there),
         sum(graph["way"] != graph["graph"] for graph in there),
         len(graphs) - len(there),
@@ -91,9 +89,11 @@ def main(argv: Sequence[str]) -> int:
     for model in options.models:
         for tokens in options.tokens:
             for micro_batch in options.micro_batch:
-                graphs = build(model, tokens, micro_batch, options)["graphs"]
-                print(row(model, tokens, micro_batch, graphs, calls(model, tokens, micro_batch, options)), flush=True)
-                holes += [(model.name, graph) for graph in graphs if not graph["key"]]
+                found = build(model, tokens, micro_batch, options)
+                graphs, name = found["graphs"], found["model"]
+                uses = calls(model, tokens, micro_batch, options)
+                print(row(name, tokens, micro_batch, graphs, uses), flush=True)
+                holes += [(name, graph) for graph in graphs if not graph["key"]]
     for name, graph in holes:
         cause = cause_line(graph["trouble"]["cause"]) if graph["trouble"] else graph["why"]
         print(f"\n- {name}: {graph['graph']}: {cause}")
