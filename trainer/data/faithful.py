@@ -57,7 +57,8 @@ def _said(message: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     parts = [content] if isinstance(content, str) else [part["text"] for part in content or ()]
     for part in parts:
         # A thought within the content is another thing to templates, and often left out.
-        *thoughts, said = _THOUGHT.split(part) if message["role"] == "assistant" else [part]
+        has_thought = message["role"] == "assistant" and "think>" in part
+        *thoughts, said = _THOUGHT.split(part) if has_thought else [part]
         for thought in thoughts:
             yield "the thought", thought
         yield "content", said

@@ -11,7 +11,7 @@ import hashlib
 import json
 import mmap
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 import xxhash
 
-from trainer.data.tokens import Tokens
+from trainer.data.tokens import TokenRun
 
 FACTS = "facts.json"
 ARRAYS: dict[str, Any] = {"ids": np.int32, "counts": np.bool_, "starts": np.int64, "lines": np.int64}
@@ -66,28 +66,19 @@ class Writer:
         self._largest = -1
         self._empty_lines: list[int] = []
 
-    def add(self, parts: Iterable[Tokens]) -> None:
-        """Tokens of further documents, or of their blocks. Raises OSError."""
-        kept = []
-        for part in parts:
-            if len(part.ids):
-                kept.append(part)
-            elif part.begins:
-                self.empty += 1
-                if len(self._empty_lines) < EMPTY_NAMED:
-                    self._empty_lines.append(part.line)
-        if not kept:
-            return
-        lengths = np.asarray([len(part.ids) for part in kept], dtype=np.int64)
-        ids = np.concatenate([part.ids for part in kept])
-        self._largest = max(self._largest, int(ids.max()))
-        begins = np.asarray([part.begins for part in kept])
-        self._write("ids", ids)
-        self._write("counts", np.concatenate([part.counts for part in kept]))
-        self._write("starts", (self.tokens + np.cumsum(lengths) - lengths)[begins])
-        self._write("lines", np.asarray([part.line for part in kept])[begins])
+    def add(self, run: TokenRun) -> None:
+        """What comes next. Raises OSError."""
+        begins = run.begins & (run.lengths > 0)
+        empty = run.lines[run.begins & (run.lengths == 0)]
+        self.empty += len(empty)
+        self._empty_lines += empty[: EMPTY_NAMED - len(self._empty_lines)].tolist()
+        self._largest = max(self._largest, int(run.ids.max(initial=-1)))
+        self._write("ids", run.ids)
+        self._write("counts", run.counts)
+        self._write("starts", (self.tokens + np.cumsum(run.lengths) - run.lengths)[begins])
+        self._write("lines", run.lines[begins])
         self.documents += int(begins.sum())
-        self.tokens += int(lengths.sum())
+        self.tokens += len(run.ids)
 
     def finish(self, notes: Mapping[str, Any]) -> None:
         """Sync everything, with facts that are not of single documents. Raises OSError."""

@@ -54,7 +54,7 @@ class TurnFinder:
         self._special = frozenset(texts)
         # Special tokens and lines, so that two texts are compared by whole ones.
         self._pieces = re.compile("|".join([*map(re.escape, texts), r"[^\S\n]*\n", r"[^\n]"]))
-        self._frames: dict[str, Frame | None] = {}
+        self._frames: dict[tuple[str, bool], Frame | None] = {}
         self.never_stops = False  # whether an answer without an end of turn was written so far
 
     def render(self, conversation: Conversation, *, fast: bool = True) -> tuple[str, Spans]:
@@ -147,7 +147,7 @@ class TurnFinder:
 
     def _frame(self, conversation: Conversation) -> Frame | None:
         """None where the template writes no such conversation, or not as it is."""
-        key = repr((sorted(conversation.options.items()), bool(conversation.tools)))
+        key = repr(sorted(conversation.options.items())) if conversation.options else "", bool(conversation.tools)
         if key not in self._frames:
             self._frames[key] = self._learned(conversation)
         return self._frames[key]
@@ -223,7 +223,7 @@ def _by_frame(text: str, messages: Sequence[Mapping[str, Any]], frame: Frame) ->
     if not frame.header.strip() or not frame.stop or frame.ending != frame.tail:
         return None
     answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-    begins = [match.end() for match in re.finditer(re.escape(frame.header), text)]
+    begins = list(_ends_of(frame.header, text))
     if len(begins) != len(answers) or any(frame.stop in text for i in answers for text in _texts(messages[i])):
         return None
     spans = []
@@ -240,6 +240,13 @@ def _by_frame(text: str, messages: Sequence[Mapping[str, Any]], frame: Frame) ->
     if answers and answers[-1] == len(messages) - 1 and spans[-1][1] != len(text):
         return None
     return spans
+
+
+def _ends_of(part: str, text: str) -> Iterator[int]:
+    at = text.find(part)
+    while at >= 0:
+        yield at + len(part)
+        at = text.find(part, at + len(part))
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -16,7 +16,7 @@ from trainer.data.corpus import IGNORED, Corpus
 from trainer.data.errors import DataError
 from trainer.data.kept_tokens import tokens_of
 from trainer.data.token_file import Writer, open_tokens
-from trainer.data.tokens import Tokens
+from trainer.data.tokens import Tokens, joined
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def corpus(*counts, seq=4):
 def in_file(documents):
     with tempfile.TemporaryDirectory() as folder:
         writer = Writer(Path(folder, "tokens"))
-        writer.add(documents)
+        writer.add(joined(documents))
         writer.finish({"template_date": None, "never_stops": False})
         return open_tokens(Path(folder, "tokens"))
 
