@@ -133,8 +133,8 @@ def _collect(cache: str | None, limits: Limits, yes: bool) -> Done:
 def _collect_remote(text: str, limits: Limits, yes: bool) -> Done:
     """A folder is collected as the cache that it is; an object store has neither renames nor times of use."""
     tier = one_remote([text], written=True)
-    if tier.files.url.scheme == "file":
-        store = LocalStore(tier.files.url.place)
+    if tier.url.scheme == "file":
+        store = LocalStore(tier.url.place)
         if not store.root.is_dir() or is_foreign(store.layout):
             raise StoreError(f"there is no cache at {store.root}", hint="--remote names another")
         planned = plan(store, limits)

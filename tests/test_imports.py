@@ -138,6 +138,14 @@ def test_opening_a_cache_without_a_remote_imports_nothing_of_remotes() -> None:
     assert loaded_after(code) == set()
 
 
+def test_a_remote_that_is_not_asked_is_not_opened() -> None:
+    code = (
+        "from graphcache.remote.opening import open_store\nfrom graphcache.remote.url import parse\n"
+        "open_store('/nowhere', [parse('s3://bucket/cache')], push=True).bring([])"
+    )
+    assert loaded_after(code) == {"asyncio"}
+
+
 def test_a_folder_as_a_remote_needs_no_fsspec() -> None:
     code = (
         "from graphcache.remote.opening import open_store\nfrom graphcache.remote.url import parse\n"

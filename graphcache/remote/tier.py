@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from graphcache.digest import json_sha256
 from graphcache.errors import CorruptError
 from graphcache.proof.verdict import Verdict
-from graphcache.remote.files import Files
+from graphcache.remote.files import Files, open_files
+from graphcache.remote.url import RemoteUrl
 from graphcache.store.base import Entry, Fault, Wanted
 from graphcache.store.builds import FOLDER as BUILDS
 from graphcache.store.builds import BuildRecord
@@ -36,16 +38,26 @@ NAMES = Layout(Path())
 class Tier:
     """A remote, and what was found in it that is not as it was written.
 
+    remote: its files, or its URL, which is opened when it is first asked: that may import a client for a second
     bad: key digests whose pair does not pass its checks; a push may write these again
     """
 
-    files: Files
+    remote: Files | RemoteUrl
     faults: list[Fault] = field(default_factory=list)
     bad: set[str] = field(default_factory=set)
 
+    @cached_property
+    def files(self) -> Files:
+        """Raises RemoteError when a package that they need is missing."""
+        return open_files(self.remote) if isinstance(self.remote, RemoteUrl) else self.remote
+
+    @property
+    def url(self) -> RemoteUrl:
+        return self.remote if isinstance(self.remote, RemoteUrl) else self.remote.url
+
     @property
     def name(self) -> str:
-        return str(self.files.url)
+        return str(self.url)
 
     async def bring(self, wanted: Sequence[Wanted], store: LocalStore) -> list[bool]:
         """Whether each was found and is in `store` now. Raises RemoteError, StoreError."""

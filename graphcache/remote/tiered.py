@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, TypeVar
 
 from graphcache.key import Key
-from graphcache.remote.files import FolderFiles, open_files
 from graphcache.remote.lease import Leases
 from graphcache.remote.push import push_build, push_built, push_pair
 from graphcache.remote.tier import Tier
@@ -43,8 +43,8 @@ class TieredStore(LocalStore):
         guard: Guard | None = None,
     ) -> None:
         super().__init__(root, guard)
-        self.tiers = [Tier(open_files(url)) for url in remotes]
-        writable = [tier for tier in self.tiers if tier.files.url.writable]
+        self.tiers = [Tier(url) for url in remotes]
+        writable = [tier for tier in self.tiers if tier.url.writable]
         if push and not writable:
             raise RemoteError(
                 f"none of {', '.join(tier.name for tier in self.tiers)} can be written",
@@ -52,19 +52,24 @@ class TieredStore(LocalStore):
             )
         self.push = push
         self.target = writable[-1] if push else None
-        self._leases: Leases | None = None
-        if self.target is not None:
-            self._leases = Leases(self.target.files)
-        elif is_shared():
-            self._leases = Leases(FolderFiles(RemoteUrl("file", str(self.root))))
+        self._leasing = self.target or (Tier(RemoteUrl("file", str(self.root))) if is_shared() else None)
 
     @property
     def leased(self) -> bool:
-        return self._leases is not None
+        return self._leasing is not None
 
     @property
     def poll_secs(self) -> float:
         return super().poll_secs if self._leases is None else self._leases.poll_secs
+
+    @cached_property
+    def _leases(self) -> Leases | None:
+        """Opened for the first claim: a build that finds everything makes none, and opens no remote."""
+        try:
+            return None if self._leasing is None else Leases(self._leasing.files)
+        except RemoteError:
+            # It cannot be pushed to either, which says why.
+            return None
 
     @contextmanager
     def claim(self, key: Key) -> Iterator[bool]:
@@ -106,7 +111,8 @@ class TieredStore(LocalStore):
         if self.target is None:
             raise RemoteError(f"what was built is in {self.root} alone: {'; '.join(self.troubles)}", hint=PUSH_AGAIN)
         try:
-            self.target.files.run(push_built(self.target, self, entries, answers))
+            files = self.target.files
+            files.run(push_built(self.target, self, entries, answers))
         finally:
             self._take_faults(self.target)
 
@@ -129,7 +135,8 @@ class TieredStore(LocalStore):
     def _ask(self, tier: Tier, work: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
         """What the remote answers; None when it does not, and then it is not asked again."""
         try:
-            return tier.files.run(work())
+            files = tier.files
+            return files.run(work())
         except RemoteError as error:
             self._drop(tier, error)
             return None
