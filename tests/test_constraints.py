@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import re
 import tomllib
 from pathlib import Path
 
+from dockerfile_parse import DockerfileParser
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from graphcache.jobs.kubernetes import USER
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -35,10 +39,19 @@ def test_everything_that_ci_installs_is_pinned_to_a_version_that_pyproject_allow
 
 
 def test_the_image_copies_and_installs_what_there_is():
-    text = (ROOT / "Dockerfile").read_text()
-    copied = [source for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE) for source in line.split()[:-1]]
+    """By a parser of Dockerfiles: continued lines, comments and both forms of COPY."""
+    parsed = DockerfileParser(fileobj=io.BytesIO((ROOT / "Dockerfile").read_bytes()))
+    steps = [(step["instruction"], step["value"]) for step in parsed.structure]
+    assert {name for name, _ in steps} <= {"COMMENT", "FROM", "RUN", "WORKDIR", "COPY", "USER", "ENV", "CMD"}
+    assert parsed.baseimage == "python:3.11-slim-bookworm"
+    copied = [source for name, value in steps if name == "COPY" for source in value.split()[:-1]]
     assert {"constraints.txt", "graphcache", "trainer", "cli"} <= set(copied)
+    ignored = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("!")]
     for source in copied:
         assert (ROOT / source).exists(), source
-    (extras,) = re.findall(r"'\.\[(.+)\]'", text)
+        assert source not in ignored, f"{source} is kept out of the build's context"
+    installs = [value for name, value in steps if name == "RUN" and "pip install" in value]
+    assert any("-c constraints.txt" in value for value in installs)
+    (extras,) = re.findall(r"'\.\[(.+?)\]'", " ".join(installs))
     assert set(extras.split(",")) <= PROJECT["optional-dependencies"].keys()
+    assert [value for name, value in steps if name == "USER"] == [str(USER)], "as the printed Jobs run it"

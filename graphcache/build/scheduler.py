@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from graphcache.artifact import encode
@@ -39,6 +40,8 @@ PATIENCE, PATIENT_SECS = 5.0, 60.0
 EDITED = "its source was changed after the build had read it, so which source its program is of cannot be told"
 # A graph whose worker's folder is taken is tried so often: a cleaner comes once, not every few seconds.
 MOST_TRIES = 3
+# Entries of a store that are read to guess costs, which only decide an order: 100,000 would take a minute.
+COST_ENTRIES = 2_000
 # A failure keeps this much of the end of what its compiler printed.
 LOG_BYTES = 1 << 20
 
@@ -161,9 +164,9 @@ class Building:
         return item.state in ("missing", "unknown") or (item.state == "failed" and self._retry)
 
     def _expect(self, to_do: Sequence[PlanItem]) -> dict[str, Expected]:
-        """What each compile should take, from what the store and the caller remember."""
+        """What each compile should take, from what the caller remembers, and from some of the store's entries."""
         if to_do:
-            for entry in self._store.entries():
+            for entry in islice(self._store.entries(), COST_ENTRIES):
                 self._costs.add(entry.graph, entry.cost)
         found = ((item.made.name, self._costs.expect(item.made)) for item in to_do)
         return {name: expected for name, expected in found if expected is not None}

@@ -71,8 +71,9 @@ class LocalStore:
         return self._entries_at(self.layout.entry_files_of(self.layout.program(program)))
 
     def entries(self) -> Iterator[Entry]:
-        """All entries, sorted by program and key digest."""
-        return iter(self._entries_at(self.layout.entry_files()))
+        """All entries, sorted by program and key digest, each read when it is its turn."""
+        found = (self._entry_at(path) for path in self.layout.entry_files())
+        return (entry for entry in found if entry is not None)
 
     def open(self, entry: Entry, *, sha256: bool = False) -> Artifact:
         """The checked artifact of `entry`; a bad one is quarantined together with its entry.

@@ -11,9 +11,13 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from cli import build as command
 from cli.main import run
@@ -21,7 +25,7 @@ from graphcache.build import build as build_module
 from graphcache.graph import Listing
 from tests.support.fake_build import fake_toolchain
 from tests.support.fake_graphs import fake_graph
-from tests.support.fake_worker import with_variables
+from tests.support.fake_worker import REVISION, with_variables
 
 GRAPHS = [fake_graph(f"g{i}", elements=i + 1, secs=0.5) for i in range(9)]
 REFUSED = fake_graph("refused", elements=99, secs=0.5, error="Not importable: aten::mystery")
@@ -41,17 +45,22 @@ def install(folder: Path) -> str:
     return str(folder)
 
 
-def main() -> int:
+@contextmanager
+def made_up() -> Iterator[None]:
+    """Commands of this process have the made-up compiler."""
     options_of = command._build_options
     worker = with_variables(FAKE_COMPILES=os.environ["FAKE_COMPILES"])
-    command._build_options = lambda options: replace(options_of(options), worker=worker)
-    build_module.build_parts = fake_toolchain
-    build_module.known_revision = lambda memo: None
-    build_module.remember_revision = lambda memo, revision: None
-    if os.environ.get("FAKE_NO_LOCKS"):
-        fcntl.flock = lambda handle, how: None  # type: ignore[assignment]
-    return run(sys.argv[1:])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "_build_options", lambda options: replace(options_of(options), worker=worker))
+        patch.setattr(build_module, "build_parts", fake_toolchain)
+        patch.setattr(build_module, "known_revision", lambda memo: REVISION)
+        patch.setattr(build_module, "remember_revision", lambda memo, revision: None)
+        if os.environ.get("FAKE_NO_LOCKS"):
+            patch.setattr(fcntl, "flock", lambda handle, how: None)
+        yield
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with made_up():
+        code = run(sys.argv[1:])
+    sys.exit(code)
