@@ -166,7 +166,15 @@ class _Tuning:
             self._listener.trying(item.graph, now, chosen.timeout_secs)
             besides = {need.name: need for graph in now for need in needs[graph.name]}
             report = build([*now, *besides.values()], self._store, self._memo, programs=self._programs, options=chosen)
+            if secs < limit_secs:
+                self._forget(report.failed)
             self._listener.tried(report.outcomes)
+
+    def _forget(self, failed: Sequence[Outcome]) -> None:
+        """Compiles that the budget cut short say nothing of their ways: they are tried again."""
+        for outcome in failed:
+            if outcome.item.key is not None and outcome.trouble is not None and outcome.trouble.retryable:
+                self._store.clear_failure(outcome.item.key)
 
     def prove_quickest(self, graphs: Sequence[Graph]) -> None:
         """Proves the quickest way of each graph; where it is disproven or cannot be told, the next."""

@@ -140,6 +140,13 @@ def test_what_the_budget_does_not_reach_is_left_and_made_up_for_later(machine: F
     assert tuned(machine, graphs)["whole"].after.made.name == "quicker"
 
 
+def test_a_compile_that_the_budget_cuts_short_is_left_and_not_given_up(machine: FakeMachine) -> None:
+    graphs = [graph("whole", 500, fake_graph("quicker", elements=20, secs=3))]
+    each = tuned(machine, graphs, budget_secs=1.0)["whole"]
+    assert (each.left, each.refused, each.after.made.name) == (1, (), "whole")
+    assert tuned(machine, graphs)["whole"].after.made.name == "quicker"
+
+
 def test_a_graph_that_no_way_compiles_is_reported(machine: FakeMachine) -> None:
     bad = {"error": "while lowering TacticKernel"}
     each = tuned(machine, [graph("whole", 500, fake_graph("other", elements=3, **bad), **bad)])["whole"]
