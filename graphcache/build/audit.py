@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from graphcache.build.report import Listener, Outcome, Running, Trouble
 from graphcache.costs import Expected
 from graphcache.graph import Graph
+from graphcache.key import Key
 from graphcache.plan import PlanItem
 from graphcache.store.builds import BuildRecord, Built
 from graphcache.store.local import LocalStore
@@ -35,7 +36,7 @@ class AuditingListener:
         self._listener.elsewhere(graph)
 
     def refused(self, item: PlanItem, trouble: Trouble, following: PlanItem) -> None:
-        self._log(Built(item.made.name, item.made.catalog, "failed", item.key and item.key.digest, None))
+        self._log(Built(item.made.name, item.made.catalog, "failed", _digest(item.key), None))
         self._listener.refused(item, trouble, following)
 
     def finished(self, outcome: Outcome) -> None:
@@ -43,7 +44,7 @@ class AuditingListener:
         if outcome.state == "compiled" and entry is not None:
             self._log(Built(made.name, made.catalog, "compiled", entry.key.digest, entry.artifact_digest))
         elif outcome.state == "failed" and made.name in self._started:
-            self._log(Built(made.name, made.catalog, "failed", key and key.digest, None))
+            self._log(Built(made.name, made.catalog, "failed", _digest(key), None))
         self._listener.finished(outcome)
 
     def tick(self, running: Sequence[Running], waiting: Sequence[Graph]) -> None:
@@ -53,3 +54,7 @@ class AuditingListener:
         before = self._record
         self._record = (before or BuildRecord.begin(self.toolchain)).with_built(built)
         self._store.record_build(self._record, before if before and before.id == self._record.id else None)
+
+
+def _digest(key: Key | None) -> str | None:
+    return None if key is None else key.digest

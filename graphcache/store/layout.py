@@ -171,8 +171,7 @@ class Layout:
         """What lies in the store's folders, but is neither of the store's, nor temporary: someone else put it there."""
         kinds = (self.entry_files, self.failure_files, self.lock_files, self.log_files, self.object_files)
         more = (self.program_files, self.quarantined_files, self.signature_files, self.lease_files, self.verdict_files)
-        more = (*more, self.build_files)
-        own = {path for kind in (*kinds, *more) for path in kind()}
+        own = {path for kind in (*kinds, *more, self.build_files) for path in kind()}
         for top in TOPS:
             yield from (path for path in _below(self.root / top) if path not in own and not is_temporary(path))
 
