@@ -69,7 +69,11 @@ def _made(model: Path, data: Path, ignored: tuple[str, ...], progress: _Progress
         return
     workers = min(available_cpus(), max(1, -(-size // SMALL_BYTES)))
     context = get_context("spawn")  # not forked: this process may have threads
-    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(model, data, ignored))
+    try:
+        pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(model, data, ignored))
+    except (OSError, ImportError):  # no /dev/shm that can be written, which its locks need
+        yield from _made_here(model, data, ignored)
+        return
     try:
         waiting: deque[Future[Made]] = deque()
         for chunk, size in _chunks(raw_records(data)):

@@ -142,8 +142,8 @@ class TurnFinder:
         history = self.template.render(messages[:i], conversation)
         if not text.startswith(history) or not asked.startswith(history):
             raise _untellable(i)
-        answered, prompt = (self._split(whole[len(history) :]) for whole in (text, asked))
-        return len(history) + len("".join(_shared(answered, prompt)))
+        wrote, prompt = (self._split(whole[len(history) :]) for whole in (text, asked))
+        return len(history) + len("".join(_shared(wrote, prompt)))
 
     def _frame(self, conversation: Conversation) -> Frame | None:
         """None where the template writes no such conversation, or not as it is."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import multiprocessing.synchronize
 import os
 import signal
 import subprocess
@@ -125,6 +127,21 @@ def test_processes_make_what_this_one_makes(model, tmp_path, cache, monkeypatch,
     with pytest.raises(DataError, match=r"many\.jsonl:401: has rejected beside text") as raised:
         tokens_of(data, model, (), str(cache), print)
     assert "--ignore-fields rejected" in raised.value.hint
+
+
+def test_without_shared_memory_this_process_makes_them(model, data, cache, monkeypatch):
+    """A read-only root without /dev/shm has no locks between processes."""
+    here = tokens_of(data, model, (), str(cache), print)
+
+    def refuse(*_args, **_kwargs):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(multiprocessing.synchronize.SemLock, "__init__", refuse)
+    monkeypatch.setattr(make_tokens, "SMALL_BYTES", 1)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache / "other"))
+    said = []
+    assert same(tokens_of(data, model, (), str(cache), said.append), here)
+    assert said == []
 
 
 MAKE = (
