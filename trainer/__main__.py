@@ -68,6 +68,11 @@ def _run_options(function: F) -> F:
         click.option("--warmup-steps", type=int, default=default.warmup_steps, help="Steps up to --lr."),
         click.option("--clip-norm", type=float, help="Holds updates back until the norm of all gradients is known."),
         click.option("--dtype", type=click.Choice(DTYPES), default=default.dtype, help="Of weights and activations."),
+        click.option(
+            "--document-mask/--no-document-mask",
+            default=None,
+            help="Documents of a sequence do not see each other. Default: where --micro-batch is 1.",
+        ),
         click.option("--seed", type=int, default=default.seed, help="Of the order of the data."),
         click.option("--save-every", type=int, help="Steps between checkpoints. Default: one at the end."),
         click.option("--keep", type=int, default=default.keep, help="Checkpoints that are kept."),

@@ -46,6 +46,7 @@ class RunConfig:
     resident_layers: layers on each device that keep AdamW's state there
     warmup_steps:    steps over which the learning rate rises to `lr`
     clip_norm:       largest L2 norm of all gradients together; None: not clipped
+    document_mask:   whether a sequence's documents do not see each other; None: where a micro-batch is one sequence
     save_every:      steps between checkpoints; None: one at the end
     keep:            complete checkpoints that are kept
     eval_data:       held-out data; None: no loss is measured on any
@@ -87,6 +88,7 @@ class RunConfig:
     warmup_steps: int = 0
     clip_norm: float | None = None
     dtype: str = "bfloat16"
+    document_mask: bool | None = None
     seed: int = 0
     save_every: int | None = None
     keep: int = 2
@@ -144,6 +146,8 @@ class RunConfig:
             for name in ("eval_every", "best"):
                 if getattr(self, name):
                     yield f"{_flag(name)} needs --eval-data"
+        if self.document_mask and self.micro_batch > 1:
+            yield "--document-mask needs --micro-batch 1: all sequences of a graph call have one mask"
         yield from self._emulated_faults()
         for name in ("eager_layers", "pool_gib", "emulated_time", "no_arithmetic"):
             if getattr(self, name) and not self.backend.startswith("emulator"):
@@ -191,6 +195,10 @@ class RunConfig:
         return POOL_BYTES if self.pool_gib is None else int(self.pool_gib * 1024**3)
 
     @property
+    def masks_documents(self) -> bool:
+        return self.micro_batch == 1 if self.document_mask is None else self.document_mask
+
+    @property
     def sequences_per_step(self) -> int:
         return self.micro_batch * self.accum
 
@@ -199,7 +207,8 @@ class RunConfig:
         return tuple(filter(None, (name.strip() for name in self.ignore_fields.split(","))))
 
     def as_json(self) -> dict[str, Any]:
-        return {name: _json_value(value) for name, value in asdict(self).items()}
+        values = {**asdict(self), "document_mask": self.masks_documents}
+        return {name: _json_value(value) for name, value in values.items()}
 
 
 def _json_value(value: Any) -> Any:
@@ -215,6 +224,7 @@ def check_resumable(before: Mapping[str, Any], now: RunConfig) -> None:
     Raises ConfigError naming every setting that differs and would make the continued run another run.
     """
     values = now.as_json()
+    before = {"document_mask": False, **before}  # before there was a mask
     differing = [
         f"{_flag(name)} was {before.get(name)!r} and is {values[name]!r}"
         for name in sorted(set(values) - FREE_ON_RESUME)

@@ -8,7 +8,7 @@ import sys
 # Each module has `measure() -> list[Result]`; the longest come last.
 NAMES = (
     *("start_up", "artifact_load", "row_forms", "host_adamw", "pipeline", "update_wait", "accumulation"),
-    *("training_step", "tokens", "build_adamw", "scale"),
+    *("training_step", "tokens", "build_adamw", "placement", "scale"),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,21 @@ def batches_of(config: RunConfig, corpus: Corpus, step: int) -> list[Batch]:
 def whole_batch_loss(model: torch.nn.Module, batches: Sequence[Batch]) -> torch.Tensor:
     """Mean loss over all label tokens of a step, all sequences at once."""
     tokens, labels = torch.cat([b.tokens for b in batches]), torch.cat([b.labels for b in batches])
-    logits = model(tokens, use_cache=False).logits.float()
+    logits = model(tokens, position_ids=_positions(batches), use_cache=False).logits.float()
     return cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+
+
+def _positions(batches: Sequence[Batch]) -> torch.Tensor | None:
+    """[sequences, SEQ] int64, from 0 in each document: transformers takes them for packed documents, which do not see
+    each other. None for micro-batches of several sequences, whose documents do."""
+    if len(batches[0].tokens) > 1:
+        return None
+    rows = []
+    for batch in batches:
+        seq = batch.tokens.shape[1]
+        ends = [0, *batch.starts[0], seq]
+        rows.append(torch.cat([torch.arange(end - begin) for begin, end in pairwise(ends)]))
+    return torch.stack(rows)
 
 
 def reference_losses(config: RunConfig) -> list[float]:

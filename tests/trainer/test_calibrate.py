@@ -21,7 +21,7 @@ from trainer.device.cpu import CpuBackend
 from trainer.plan.calibration import Calibration, is_calibration, read, write
 from trainer.plan.costs import CostsError
 from trainer.plan.sources import config_of, costs_of
-from trainer.run.run import run
+from trainer.run.start import run
 
 ROOT = Path(__file__).parents[2]
 SMOLLM = ROOT / "cache_manifests/smollm2-135m.json"
@@ -42,6 +42,7 @@ def calibrated(out: Path, *args: str) -> dict:
 def made(**others) -> Calibration:
     given = {
         "backend": "cpu", "dtype": "bfloat16", "update_secs": {1: 2e-9, 2: 3e-9, 4: 8e-9}, "host": {},
+        "delay_secs": {0: 1e-4, 1: 2e-4, 2: 4e-4, 4: 5e-5},
         "upload_bytes_per_sec": 5e9, "download_bytes_per_sec": 4e9, "device": None, "shapes": {}, "call_secs": {},
         "not_measured": (),
     }  # fmt: skip
@@ -54,6 +55,7 @@ def test_every_number_of_workers_is_measured_and_what_is_not_is_said(small, tmp_
     assert json.loads(printed.out) == found
     assert sorted(found["update_secs"]) == ["1", "2", "3"]
     assert all(secs > 0 for secs in found["update_secs"].values())
+    assert sorted(found["delay_secs"]) == ["0", "1", "2", "3"]
     assert (found["download_bytes_per_sec"], found["device"]) == (None, None)
     said = " ".join(found["not_measured"])
     assert "there are 3 CPUs" in said
@@ -74,7 +76,9 @@ def test_what_it_updates_is_what_a_run_updates(small) -> None:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module, "AdamW", Noting)
-        assert module._update_secs(card, "bfloat16", 2, 0.0) > 0
+        each, delay = module.update_secs_of(card, "bfloat16", 2, 0.0)
+    assert each > 0
+    assert delay > 0
     assert set(taken) == {16 * 4096}
     assert len(taken) == 2
     assert card.bytes_in_use == 0
@@ -91,7 +95,8 @@ def test_with_a_run_it_has_the_costs_that_a_plan_takes_from_the_run(small, llama
     assert {name.partition("[")[0].partition(".")[0] for name in found["call_secs"]} >= {"layer", "head"}
     model = ModelConfig.from_json(config_of(llama))
     of_run, of_file = (costs_of(model, [source], config)(step()) for source in (out, file))
-    assert of_file.pass_secs == of_run.pass_secs
+    assert of_file.pass_secs["forward"] == of_run.pass_secs["forward"]
+    assert of_file.pass_secs["backward"] <= of_run.pass_secs["backward"]  # what waits for a CPU is apart
     assert of_file.update_secs == pytest.approx(of_run.update_secs)  # with as many workers as the run had
     argv = ["plan", "--model", str(llama), "--seq", "32", "--dtype", "float32", "--from", str(file)]
     capsys.readouterr()
@@ -124,6 +129,10 @@ def test_a_runs_updates_are_scaled_to_other_workers() -> None:
     assert four.update_secs == pytest.approx(1e-9 * 8 / 3)
     assert (four.workers, four.copy_bytes_per_sec) == (4, 7.0)
     assert made().of_host(ours, 2).update_secs == pytest.approx(1e-9)
+    assert (four.busy_call_secs, made().of_host(ours, 2).busy_call_secs) == (0.0, 0.0)
+    apart = replace(ours, busy_call_secs=1e-9)  # what its calls waited is taken off
+    assert made().of_host(apart, 2).busy_call_secs == pytest.approx(3e-4)
+    assert made().of_host(apart, 4).busy_call_secs == 0.0  # no less than without updates
 
 
 def test_two_sources_of_the_same_are_refused(tmp_path) -> None:
@@ -137,7 +146,9 @@ def test_two_sources_of_the_same_are_refused(tmp_path) -> None:
             costs_of(model, sources, config)
 
 
-@pytest.mark.parametrize("damage", [{"update_secs": {}}, {"update_secs": {"2": 1.0}}, {"device": {"a": 1}}, {}])
+@pytest.mark.parametrize(
+    "damage", [{"update_secs": {}}, {"update_secs": {"2": 1.0}}, {"delay_secs": {"1": 1.0}}, {"device": {"a": 1}}, {}]
+)
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path, damage) -> None:
     file = tmp_path / "host.json"
     write(made(), file)

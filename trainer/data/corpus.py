@@ -33,11 +33,13 @@ class Batch:
 
     tokens: [micro_batch, seq] int64; labels: [micro_batch, seq] int64, IGNORED where the next token does not count
     where:  the sequences and lines of the file that it came from, for people
+    starts: of each sequence, the positions after 0 at which a document begins
     """
 
     tokens: Tensor
     labels: Tensor
     where: str
+    starts: tuple[tuple[int, ...], ...] = ()
 
     @property
     def label_tokens(self) -> int:
@@ -157,7 +159,13 @@ class Corpus:
         where = "; ".join(self._where(int(sequence)) for sequence in sequences)
         import torch
 
-        return Batch(torch.from_numpy(tokens), torch.from_numpy(labels), where)
+        starts = tuple(self._starts(int(sequence)) for sequence in sequences)
+        return Batch(torch.from_numpy(tokens), torch.from_numpy(labels), where, starts)
+
+    def _starts(self, sequence: int) -> tuple[int, ...]:
+        begin = sequence * self._seq
+        first, last = np.searchsorted(self._tokens.starts, [begin + 1, begin + self._seq])
+        return tuple(int(start) - begin for start in self._tokens.starts[first:last])
 
     def _where(self, sequence: int) -> str:
         begin, end = sequence * self._seq, min((sequence + 1) * self._seq + 1, len(self._tokens.ids))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -50,6 +51,20 @@ def rotate_tables(config: ModelConfig, sequence: int, micro_batch: int) -> tuple
         return torch.stack(heads, 1).flatten(0, 1).repeat(micro_batch, 1).contiguous()
 
     return rows(cos * scale, cos, still[0]), rows(sin * scale, sin, still[1])
+
+
+def document_mask(sequence: int, starts: Sequence[int], group: int = 1) -> Tensor:
+    """`causal_mask` of a sequence in which documents begin at `starts` too: MASKED where a query sees another one.
+
+    Positions go on from one document to the next. Rotary attention depends on differences of positions alone, so within
+    a document nothing tells that from positions that restart.
+    """
+    documents = torch.zeros(sequence, dtype=torch.int64)
+    documents[list(starts)] = 1
+    documents = documents.cumsum(0)
+    others = documents[:, None] != documents
+    mask = torch.full((sequence, sequence), MASKED).triu(1).masked_fill_(others, MASKED)
+    return mask.repeat(group, 1)
 
 
 def causal_mask(sequence: int, group: int = 1) -> Tensor:

@@ -42,6 +42,7 @@ class StepCosts:
     resident_secs:        a device's seconds for one element of a layer's resident update
     cast_secs:            a device's seconds for one element of a layer's host update: the gradient is rounded there
     handling_secs:        seconds of the device's thread for one element of any update, beside those
+    busy_call_secs:       what a call takes longer while workers update, since its thread waits for a CPU
     basis:                where the figures are from, for people
     measured_updates:     whether update_secs and copy_bytes_per_sec were measured, with `workers`
     """
@@ -54,6 +55,7 @@ class StepCosts:
     resident_secs: float
     cast_secs: float = 0.0
     handling_secs: float = 0.0
+    busy_call_secs: float = 0.0
     basis: str
     measured_updates: bool = False
 

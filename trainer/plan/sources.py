@@ -16,6 +16,7 @@ from trainer.architecture.parameters import parameter_shapes
 from trainer.config import RunConfig
 from trainer.plan.calibration import Calibration, is_calibration
 from trainer.plan.calibration import read as read_calibration
+from trainer.plan.contention import alone
 from trainer.plan.costs import CostsError, StepCosts, assumed
 from trainer.plan.estimates import from_estimates, of_manifest
 from trainer.plan.run_costs import from_run
@@ -69,8 +70,10 @@ def _of_device(model: ModelConfig, source: Path | None, calibration: Calibration
     if source.is_dir():
         (run,) = read_runs([source])
         before = settings_of(run)
-        _, costs = costs_of_run(run, model)
+        step_of_run, costs = costs_of_run(run, model)
         check_shapes(shapes_of(model, before), shapes_of(model, config), str(source))
+        if calibration is not None and costs.workers in calibration.update_secs:
+            costs = alone(step_of_run, costs, calibration.busy_call_secs(costs.workers))
         return lambda step: costs
     estimates = of_manifest(read_manifest(source))
     return lambda step: from_estimates(step, estimates, workers, source.name)

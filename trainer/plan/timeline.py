@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from trainer.plan.costs import StepCosts
-from trainer.plan.work import update_elements
+from trainer.plan.work import layer_update_calls, pass_calls, passes, update_elements
 from trainer.step.schedule import Activation, Arrive, Leave, Pass, Stage, Step, Update
 
 # A job of an update worker, as `trainer.optim.offload` cuts them.
@@ -68,6 +69,12 @@ class _Play:
         self._link: dict[int, float] = defaultdict(float)
         self._sent: dict[tuple[Activation, int], float] = {}
         self._jobs: list[tuple[float, Update]] = []
+        self._free = [0.0] * costs.workers  # when each worker is, by the updates so far
+        self._calls = {
+            (kind, first): pass_calls(step, kind, first=first).total()
+            for kind in passes(step)
+            for first in (True, False)
+        }
         self.timeline = Timeline()
 
     def run(self, by_micro_batch: bool) -> Timeline:
@@ -96,13 +103,39 @@ class _Play:
                         self._spend(thread, stage.device, "download", self._copy_secs)
                         self._sent[work.what, micro_batch] = self._now[thread]
                     case Pass():
-                        secs = self._costs.of_pass(work.kind, first=micro_batch == 0)
+                        first = micro_batch == 0
+                        secs = self._costs.of_pass(work.kind, first=first)
+                        secs += self._busy_secs(thread, self._calls[work.kind, first], secs)
                         self._spend(thread, stage.device, work.kind, secs)
             before = began
         for update in stage.updates if updates else ():
             each = self._costs.of_device_update(resident=update.resident, layer=isinstance(update.of, int))
-            self._spend(thread, stage.device, "gradients", each * update_elements(self._step, update))
+            secs = each * update_elements(self._step, update)
+            if isinstance(update.of, int):
+                calls = layer_update_calls(self._step, resident=update.resident).total()
+                # An update on the host keeps workers busy while the rest of it is still on its way to them.
+                busy = calls * self._costs.busy_call_secs
+                secs += self._busy_secs(thread, calls, secs) if update.resident else busy
+            self._spend(thread, stage.device, "gradients", secs)
             self._jobs.append((self._now[thread], update))
+            if not self._step.clipped and not update.resident:
+                self._occupy(self._now[thread], update)
+
+    def _busy_secs(self, thread: int, calls: int, secs: float) -> float:
+        """What calls that take `secs` take longer, for the part of that time in which any worker updates."""
+        extra, now = calls * self._costs.busy_call_secs, self._now[thread]
+        left = max(self._free) - now
+        if not extra or left <= 0:
+            return 0.0
+        return extra if left >= secs + extra else extra * left / (secs + extra)
+
+    def _occupy(self, submitted: float, update: Update) -> None:
+        """Workers are busy with it from when they are free: as `_run_updates` has it, but for the order of devices."""
+        elements = update_elements(self._step, update)
+        jobs = math.ceil(elements / JOB_ELEMENTS)
+        for _ in range(jobs):
+            worker = self._free.index(min(self._free))
+            self._free[worker] = max(self._free[worker], submitted) + elements / jobs * self._costs.update_secs
 
     def _arrive(self, thread: int, device: int, what: Activation, micro_batch: int, allowed: float) -> None:
         """An upload waits for its value, for the link, and for the device to begin the micro-batch before."""

@@ -47,7 +47,9 @@ def choose_step(
         placements(model.layers, devices, config.resident_layers), key=_Cost(model, config, micro_batches)
     ):
         for tried in _with_inputs_on_host(placement):
-            step = describe_step(model, options, tried, micro_batches=micro_batches, clipped=clipped)
+            step = describe_step(
+                model, options, tried, micro_batches=micro_batches, clipped=clipped, masks=config.masks_documents
+            )
             plan = add_up(step, program_bytes=program_bytes, workers=workers)
             if pool_bytes is None or all(device.total_bytes <= pool_bytes for device in plan.devices):
                 return step, plan

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from trainer.data.corpus import Batch
 from trainer.step.loop import NonFiniteLossError
+from trainer.step.masks import DocumentMasks
 from trainer.step.network import Network
 
 
@@ -40,12 +41,15 @@ def held_out_loss(
 def _loss(network: Network, batch: Batch) -> float:
     """Summed over the batch's label tokens."""
     where = network.layers[0].backend
+    masks = {id(device): DocumentMasks(network.step, device) for device in network.devices}
     x = where.upload(network.embedding.look_up(batch.tokens.flatten()), "activations")
     for layer in network.layers:
         if layer.backend is not where:
             x, where = layer.backend.upload(where.take(x), "activations"), layer.backend
-        below, x = x, layer.forward(x)
+        below, x = x, layer.forward(x, masks[id(where)].of(0, batch))
         where.free(below)
+    for each in masks.values():
+        each.free()
     head = network.place.runner.backend
     if head is not where:
         x = head.upload(where.take(x), "activations")

@@ -29,7 +29,8 @@ class DevicePlan:
     """Bytes on one device at the step's fullest moment.
 
     weights:   of its layers, and of the head on the last device
-    tables:    rotary tables, the causal mask, the zeros that accumulators start from, the head's biases
+    tables:    rotary tables, the causal mask and each micro-batch's own, the zeros that accumulators start from, the
+               head's biases
     inputs:    each layer's input, kept from forward to backward, and gradients on their way down
     gradients: accumulators that are alive together: of one group of layers, or of the head
     state:     master weights and moments of resident layers
@@ -137,12 +138,12 @@ def _kept(step: Step, device: int) -> dict[str, int]:
 
 
 def _tables(step: Step, has_head: bool) -> int:
-    model, sequence = step.model, step.options.sequence
-    tokens = step.options.micro_batch * sequence
+    model = step.model
+    tokens = step.options.micro_batch * step.options.sequence
     vectors = {weight.shape for weight in device_weights(parameter_shapes(model)) if len(weight.shape) == 1}
     zeros = sum(map(math.prod, vectors)) + (model.hidden if has_head else 0)
     rotary = 3 * tokens * (model.q_width + 2 * model.kv_width)
-    mask = model.heads // model.kv_heads * sequence**2
+    mask = (1 + step.held_masks) * step.mask.elements
     chunks = Chunks.of(model.vocab)
     biases = len((BIAS, LAST_BIAS)) * chunks.rows if has_head and chunks.padding else 0
     return (zeros + rotary + mask) * FLOAT_BYTES + biases * ITEM_BYTES[step.options.dtype]

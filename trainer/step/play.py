@@ -8,7 +8,7 @@ either way, and what goes from one to another goes over the host bit for bit, so
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
@@ -21,6 +21,7 @@ from trainer.data.corpus import Batch
 from trainer.host.numerics import whole_teams
 from trainer.step.clock import Clock
 from trainer.step.host_activations import AbandonedError, HostActivations
+from trainer.step.masks import DocumentMasks
 from trainer.step.network import Network
 from trainer.step.schedule import FORWARD, HEAD, Activation, Arrive, Drop, Leave, Pass, Stage, Update
 from trainer.step.uploads import UploadThread
@@ -66,6 +67,8 @@ class StepPlay:
                 devices[stage.device].do(stage)
         else:
             self._run_threads(devices)
+        for device in devices:
+            device.end()
 
     def _run_threads(self, devices: Sequence[DevicePlay]) -> None:
         errors: list[BaseException] = []
@@ -122,6 +125,11 @@ class DevicePlay:
         self._number = number
         self._backend = play.network.devices[number]
         self._here: dict[tuple[Activation, int], Buffer] = {}
+        self._masks = DocumentMasks(play.network.step, self._backend)
+
+    def end(self) -> None:
+        """After all of its stages."""
+        self._masks.free()
 
     def do(self, stage: Stage) -> None:
         """Its work for every micro-batch; then its updates are started."""
@@ -156,7 +164,9 @@ class DevicePlay:
         network, layer = self._play.network, work.layer
         x = self._here[Activation(layer), micro_batch]
         if work.kind == FORWARD:
-            self._here[Activation(layer + 1), micro_batch] = network.layers[layer].forward(x)
+            self._here[Activation(layer + 1), micro_batch] = network.layers[layer].forward(
+                x, self._masks_of(micro_batch)
+            )
         elif work.kind == HEAD:
             labels = self._play.batches[micro_batch].labels.flatten()
             loss, dx = network.place.loss_and_backward(x, labels, self._play.scale)
@@ -164,7 +174,12 @@ class DevicePlay:
             self._play.on_loss(micro_batch, loss)
         else:
             dy = self._here.pop((Activation(layer + 1, gradient=True), micro_batch))
-            self._here[Activation(layer, gradient=True), micro_batch] = network.layers[layer].backward(x, dy)
+            self._here[Activation(layer, gradient=True), micro_batch] = network.layers[layer].backward(
+                x, dy, self._masks_of(micro_batch)
+            )
+
+    def _masks_of(self, micro_batch: int) -> Mapping[str, Buffer]:
+        return self._masks.of(micro_batch, self._play.batches[micro_batch])
 
 
 class Arrivals:

@@ -29,6 +29,8 @@ from trainer.model.update_ops import UpdateOps, table_update, vector_update
 from trainer.step.placement import Placement
 
 FORWARD, HEAD, BACKWARD = "forward", "head", "backward"
+# Of the masks that a device holds: 16 micro-batches of 1024 tokens where 4 query heads share a key's.
+MASK_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ class Step:
 
     activation: [T, H]
     clipped:    updates wait for the norm of all gradients, which wait on the host
+    masks:      each micro-batch has a mask of its own on every device, for the documents in it
     """
 
     model: ModelConfig
@@ -108,6 +111,23 @@ class Step:
     micro_batches: int
     clipped: bool
     stages: tuple[Stage, ...]
+    masks: bool = False
+
+    @property
+    def mask(self) -> TensorSpec:
+        """[g * S, S] for g query heads in a group of heads and a sequence of S."""
+        sequence = self.options.sequence
+        return TensorSpec("mask", "float32", (self.model.heads // self.model.kv_heads * sequence, sequence))
+
+    @property
+    def held_masks(self) -> int:
+        """How many masks a device holds at most: its memory does not grow with the micro-batches."""
+        return min(self.micro_batches, max(1, MASK_BYTES // self.mask.size_bytes)) if self.masks else 0
+
+    @property
+    def kept_masks(self) -> int:
+        """Of how many micro-batches, the first ones, it keeps the mask through a step; others come in one's place."""
+        return self.held_masks if self.held_masks == self.micro_batches else self.held_masks - 1
 
     @property
     def activation(self) -> TensorSpec:
@@ -180,12 +200,24 @@ def _layer_update(model: ModelConfig, options: CatalogOptions, resident: bool) -
 
 
 def describe_step(
-    model: ModelConfig, options: CatalogOptions, placement: Placement, *, micro_batches: int, clipped: bool = False
+    model: ModelConfig,
+    options: CatalogOptions,
+    placement: Placement,
+    *,
+    micro_batches: int,
+    clipped: bool = False,
+    masks: bool = False,
 ) -> Step:
     """A step of a model whose layers are placed so."""
     stages = tuple(_Stages(model, placement).all())
     return Step(
-        model=model, options=options, placement=placement, micro_batches=micro_batches, clipped=clipped, stages=stages
+        model=model,
+        options=options,
+        placement=placement,
+        micro_batches=micro_batches,
+        clipped=clipped,
+        stages=stages,
+        masks=masks,
     )
 
 

@@ -45,13 +45,14 @@ class LayerUnit:
         self._gradients: dict[str, Buffer] = {}
         self._assembly = Assembly(runner.weights, self._dtype)
 
-    def forward(self, x: Buffer) -> Buffer:
-        """[T, H] compute -> [T, H] compute; x is not freed."""
-        return self._runner.forward(self._weights, x, self._tables)
+    def forward(self, x: Buffer, masks: Tables | None = None) -> Buffer:
+        """[T, H] compute -> [T, H] compute; x is not freed. masks: tables of this micro-batch alone."""
+        return self._runner.forward(self._weights, x, {**self._tables, **(masks or {})})
 
-    def backward(self, x: Buffer, dy: Buffer) -> Buffer:
+    def backward(self, x: Buffer, dy: Buffer, masks: Tables | None = None) -> Buffer:
         """Gradient of x from that of the output; frees dy. The parameters' gradients are kept."""
-        dx, self._gradients = self._runner.backward(self._weights, x, dy, self._gradients, self._tables)
+        tables = {**self._tables, **(masks or {})}
+        dx, self._gradients = self._runner.backward(self._weights, x, dy, self._gradients, tables)
         return dx
 
     def drop_weights(self) -> None:

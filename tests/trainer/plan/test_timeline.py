@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from graphcache.catalog import CatalogOptions
 from tests.support.tiny import LLAMA
 from trainer.architecture.config import ModelConfig
+from trainer.plan.contention import alone
 from trainer.plan.costs import CostsError, StepCosts
 from trainer.plan.run_costs import from_run
 from trainer.plan.step_row import from_row
 from trainer.plan.timeline import play
-from trainer.plan.work import host_elements, passes
+from trainer.plan.work import host_elements, pass_calls, passes
 from trainer.step.placement import placements
 from trainer.step.schedule import BACKWARD, FORWARD, HEAD, Step, describe_step
 
@@ -89,6 +90,31 @@ def test_more_workers_never_make_a_step_longer(secs: float, workers: int, micro_
 def test_a_row_that_no_host_gives_is_refused() -> None:
     with pytest.raises(CostsError):
         from_row(step(), step_secs=1.0, update_wait_secs=-0.1, workers=4)
+
+
+def test_calls_take_longer_beside_updates_and_only_there() -> None:
+    """Nothing runs beside forward and head; with a clip norm nothing runs beside backward either."""
+    slow = replace(COSTS, update_secs=1000.0 / host_elements(step()))
+    plain, busy = (play(step(), replace(slow, busy_call_secs=secs)).device_secs[0] for secs in (0.0, 0.01))
+    assert (busy[FORWARD], busy[HEAD]) == (plain[FORWARD], plain[HEAD])
+    calls = pass_calls(step(), BACKWARD, first=True).total(), pass_calls(step(), BACKWARD, first=False).total()
+    assert busy[BACKWARD] - plain[BACKWARD] == pytest.approx(0.01 * 8 * (calls[0] + 3 * calls[1]))
+    clipped = step(clipped=True)
+    held = [play(clipped, replace(slow, busy_call_secs=secs)).device_secs[0] for secs in (0.0, 0.01)]
+    assert held[0][BACKWARD] == held[1][BACKWARD]
+
+
+@given(st.floats(0.0, 0.02), st.integers(1, 4), st.integers(0, 8), st.floats(1e-6, 1e-3))
+def test_what_calls_waited_is_taken_off_so_that_the_run_comes_out_again(
+    busy: float, workers: int, resident: int, update_secs: float
+) -> None:
+    described = step(resident=resident)
+    costs = replace(COSTS, update_secs=update_secs, workers=workers, cast_secs=1e-4, resident_secs=2e-4)
+    found = alone(described, costs, busy)
+    assert found.busy_call_secs == busy
+    assert found.pass_secs[FORWARD] == costs.pass_secs[FORWARD]
+    assert all(found.pass_secs[kind] <= costs.pass_secs[kind] for kind in costs.pass_secs)
+    assert play(described, found).step_secs == pytest.approx(play(described, costs).step_secs, rel=0.02)
 
 
 def record(secs: float) -> dict[str, object]:

@@ -22,10 +22,11 @@ from tests.trainer.runs import (
     whole_batch_loss,
 )
 from trainer.checkpoint.folder import newest
-from trainer.config import ConfigError
+from trainer.config import ConfigError, check_resumable
 from trainer.data.corpus import IGNORED
 from trainer.record.folder import RunFolderError
 from trainer.run.start import run
+from trainer.step import schedule
 from trainer.step.loop import NonFiniteLossError
 
 
@@ -38,6 +39,61 @@ def assert_same_state(one, other):
     first, second = newest(one / "checkpoints"), newest(other / "checkpoints")
     assert first.step == second.step
     assert first.files == second.files
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    """Documents of a few tokens, in all of which something counts."""
+    file = tmp_path_factory.mktemp("short") / "short.jsonl"
+    file.write_text("".join(json.dumps({"text": "abcdefgh"[i % 5 :] * (1 + i % 2)}) + "\n" for i in range(90)))
+    return file
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_documents_of_a_sequence_see_each_other_only_without_the_mask(llama, tmp_path, masked):
+    """What comes before a document in its sequence changes nothing of it with the mask, and all of it without."""
+    text = [json.dumps({"text": word}) for word in ("abcdefgh", "hgfedcba", "bcdefghabcd")]
+    found = []
+    for head in ("aaaaaaa", "bbbbbbb"):
+        file = tmp_path / f"{head}.jsonl"
+        asked = json.dumps({"messages": [{"role": "user", "content": head}]})  # nothing counts in it
+        file.write_text("\n".join([asked, *text]) + "\n")
+        config = settings(llama, file, tmp_path / head, steps=1, accum=1, document_mask=masked, seq=64)
+        found.append(train(config)[0])
+    assert found[0]["label_tokens"] == found[1]["label_tokens"]
+    same = found[0]["loss"] == pytest.approx(found[1]["loss"], rel=1e-7)
+    assert same == masked
+
+
+def test_a_run_without_the_mask_is_resumed_without_it(llama, short, tmp_path):
+    out, straight = tmp_path / "run", tmp_path / "straight"
+    expected = losses(train(settings(llama, short, straight, steps=4, document_mask=False)))
+    assert expected != losses(train(settings(llama, short, tmp_path / "masked", steps=4)))
+    train(settings(llama, short, out, steps=2, document_mask=False))
+    with pytest.raises(ConfigError, match="--document-mask was False and is True"):
+        run(settings(llama, short, out, steps=4, resume=True))
+    assert losses(train(settings(llama, short, out, steps=4, resume=True, document_mask=False))) == expected
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cpu:2"])
+def test_packed_documents_equal_transformers_with_position_ids(qwen2, short, tmp_path, monkeypatch, backend):
+    """Several documents in every sequence. No mask is kept through the step, but for the first micro-batch's."""
+    monkeypatch.setattr(schedule, "MASK_BYTES", 2 * 2 * 32 * 32 * 4)
+    config = settings(qwen2, short, tmp_path / "run", steps=6, accum=3, backend=backend)
+    corpus = corpus_of(config)
+    assert all(len(starts) > 1 for step in range(6) for b in batches_of(config, corpus, step) for starts in b.starts)
+    assert losses(train(config)) == pytest.approx(reference_losses(config), rel=1e-5)
+
+
+def test_a_mask_for_several_sequences_at_once_is_refused(llama, data, tmp_path):
+    with pytest.raises(ConfigError, match="--document-mask needs --micro-batch 1"):
+        settings(llama, data, tmp_path / "run", micro_batch=2, document_mask=True)
+    assert not settings(llama, data, tmp_path / "run", micro_batch=2).masks_documents
+    old = settings(llama, data, tmp_path / "run").as_json()
+    del old["document_mask"]  # of a run before there was a mask
+    check_resumable(old, settings(llama, data, tmp_path / "run", document_mask=False))
+    with pytest.raises(ConfigError, match="--document-mask was False and is True"):
+        check_resumable(old, settings(llama, data, tmp_path / "run"))
 
 
 @pytest.mark.parametrize(("accum", "steps"), [(1, 20), (4, 8)])

@@ -13,7 +13,7 @@ from tests.trainer.runs import records, settings
 from trainer.record.folder import RunFolderError
 from trainer.report.report import make_report
 from trainer.report.runs import ReportError
-from trainer.run.run import run
+from trainer.run.start import run
 
 
 @pytest.mark.parametrize("backend", ["cpu", "cpu:2"])

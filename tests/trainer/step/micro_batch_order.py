@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from graphcache.device.base import Buffer, DeviceBackend
+from trainer.step.masks import DocumentMasks
 from trainer.step.play import StepPlay
 from trainer.step.schedule import Update
 
@@ -30,18 +31,21 @@ def _micro_batch(play: StepPlay, number: int) -> None:
     tokens = batch.tokens.flatten()
     device = network.layers[0].backend
     x, inputs = device.upload(network.embedding.look_up(tokens), "embedded tokens"), []
+    masks = {id(each): DocumentMasks(network.step, each) for each in network.devices}
     for layer in network.layers:
         x, device = _moved(x, device, layer.backend), layer.backend
         inputs.append(x)
-        x = layer.forward(x)
+        x = layer.forward(x, masks[id(device)].of(0, batch))
     x, device = _moved(x, device, network.devices[-1]), network.devices[-1]
     loss, gradient = network.place.loss_and_backward(x, batch.labels.flatten(), play.scale)
     device.free(x)
     play.on_loss(number, loss)
     for layer, kept in zip(reversed(network.layers), reversed(inputs), strict=True):
         gradient, device = _moved(gradient, device, layer.backend), layer.backend
-        gradient = layer.backward(kept, gradient)
+        gradient = layer.backward(kept, gradient, masks[id(device)].of(0, batch))
         device.free(kept)
+    for each in masks.values():
+        each.free()
     network.embedding.add_rows(tokens, device.take(gradient).to(torch.float32))
 
 

@@ -33,9 +33,9 @@ def test_devices_at_the_same_time_give_the_bits_of_devices_in_turns(config, tmp_
     seen = set()
     forward = LayerUnit.forward
 
-    def watched(self, x):
+    def watched(self, x, masks):
         seen.add(threading.current_thread().name)
-        return forward(self, x)
+        return forward(self, x, masks)
 
     monkeypatch.setattr(LayerUnit, "forward", watched)
     cards(monkeypatch, EmulatedFlag())
@@ -54,10 +54,10 @@ def test_an_error_of_either_device_ends_the_step_with_its_own_traceback(config, 
     cards(monkeypatch, OwnFlag())
     backward = LayerUnit.backward
 
-    def broken(self, x, dy):
+    def broken(self, x, dy, masks):
         if self.name.endswith(str(failing)):
             raise ArithmeticError(f"layer {failing} on {threading.current_thread().name}")
-        return backward(self, x, dy)
+        return backward(self, x, dy, masks)
 
     monkeypatch.setattr(LayerUnit, "backward", broken)
     with pytest.raises(ArithmeticError, match=rf"layer {failing} on device-\d") as caught:
@@ -82,9 +82,9 @@ def test_a_signal_in_a_step_ends_the_run_after_it_with_a_checkpoint(config, monk
     cards(monkeypatch, OwnFlag())
     backward = LayerUnit.backward
 
-    def signalled(self, x, dy):
+    def signalled(self, x, dy, masks):
         os.kill(os.getpid(), signal.SIGTERM)
-        return backward(self, x, dy)
+        return backward(self, x, dy, masks)
 
     monkeypatch.setattr(LayerUnit, "backward", signalled)
     with pytest.raises(Stopped) as caught:
