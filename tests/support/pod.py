@@ -29,11 +29,16 @@ from tests.support.fake_worker import REVISION, with_variables
 
 GRAPHS = [fake_graph(f"g{i}", elements=i + 1, secs=0.5) for i in range(9)]
 REFUSED = fake_graph("refused", elements=99, secs=0.5, error="Not importable: aten::mystery")
-CATALOG = "pods"
+CATALOG, WHOLE = "pods", "pods-whole"
 
 
 def catalog(table: Any, config: Any, options: Any) -> Listing:
     return Listing((*GRAPHS, REFUSED), ())
+
+
+def whole(table: Any, config: Any, options: Any) -> Listing:
+    """Without the graph that is refused."""
+    return Listing(tuple(GRAPHS), ())
 
 
 def install(folder: Path) -> str:
@@ -41,7 +46,8 @@ def install(folder: Path) -> str:
     info = folder / "pods-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pods\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[graphcache.catalogs]\n{CATALOG} = tests.support.pod:catalog\n")
+    targets = f"{CATALOG} = tests.support.pod:catalog\n{WHOLE} = tests.support.pod:whole\n"
+    (info / "entry_points.txt").write_text(f"[graphcache.catalogs]\n{targets}")
     return str(folder)
 
 
