@@ -161,7 +161,8 @@ def _no_artifact(graph: Graph) -> Artifact:
 def _copies(card: DeviceBackend, secs: float) -> tuple[float, float | None]:
     """Bytes a second to and from the device, `secs` each; None where what is taken is not copied."""
     host = torch.ones(COPY_BYTES // 2, dtype=torch.bfloat16)
-    uploads, downloads = [], []
+    uploads: list[float] = []
+    downloads: list[float] = []
     end = time.perf_counter() + 2 * secs
     while time.perf_counter() < end or len(uploads) < 3:
         began = time.perf_counter()

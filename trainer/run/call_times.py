@@ -33,5 +33,5 @@ class CallTimes:
         secs: Counter[str] = Counter()
         for device in self._devices:
             calls.update(device.calls)
-            secs.update(device.call_secs)  # type: ignore[arg-type]  # a Counter adds up numbers of any kind
+            secs.update(device.call_secs)
         return calls, secs
