@@ -213,7 +213,7 @@ def command(
         raise UsageError("--manifest with --shard would list a part of the graphs", hint="write it when all are built")
     part = None if shard is None else parse_shard(shard)
     store = _store(cache, remotes, push and not dry_run)
-    _check_sources_given(source, module, dims, shapes, only, manifest)
+    _check_sources_given(source, module, dims, shapes, only, manifest, options)
     if module is not None:
         request = _marked_request(module, dims, shapes, store, options["fusion"])
     else:
@@ -281,6 +281,7 @@ def _check_sources_given(
     shapes: Path | None,
     only: Sequence[str],
     manifest: Path | None,
+    options: Mapping[str, Any],
 ) -> None:
     """Raises UsageError unless the graphs come from one place, with that place's options alone."""
     if source is not None and module is not None:
@@ -296,6 +297,13 @@ def _check_sources_given(
         raise UsageError(
             "--only and --manifest are for a model's catalogs, and --from names none",
             hint="list the graphs in a catalog",
+        )
+    for_catalogs = [f"--{name.replace('_', '-')}" for name in CatalogOptions().as_json() if options[name] is not None]
+    for_catalogs += ["--set"] if options["own"] else []
+    if module is not None and for_catalogs:
+        raise UsageError(
+            f"{', '.join(for_catalogs)} would be of no effect: catalogs have such options, and --from names none",
+            hint="sizes of marked functions are given by --dim NAME=SIZE",
         )
 
 

@@ -23,7 +23,7 @@ TESTS = ("header", "manifest", "marks", "test_catalog.py", "test_key.py", "test_
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from what git has, without a network."""
+    """Built without a network, from a copy, since a build writes beside its sources."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in (*sorted(PACKAGES), "pyproject.toml", "README.md"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
@@ -82,5 +82,4 @@ def test_the_tests_pass_outside_the_checkout(installed: Path, tmp_path: Path) ->
     shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     paths = [f"tests/{name}" for name in TESTS]
-    printed = run(installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths, folder=tmp_path)
-    assert "passed" in printed or "100%" in printed
+    run(installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths, folder=tmp_path)

@@ -65,11 +65,11 @@ def test_what_does_not_fit_into_the_budget_is_left(machine: FakeMachine) -> None
 
 
 def test_a_proof_that_takes_longer_than_the_budget_is_stopped_and_left(machine: FakeMachine) -> None:
-    entries = build(machine, quick={}, slow={"prove_secs": 60}, next={"products": 10**7})
-    found = proven(machine, entries, budget_secs=3.0)
-    assert {name: each.ending for name, each in found.items()} == {"quick": "proven", "slow": "left", "next": "left"}
+    entries = build(machine, slow={"prove_secs": 60}, next={"products": 10**7})
+    found = proven(machine, entries, budget_secs=6.0)
+    assert {name: each.ending for name, each in found.items()} == {"slow": "left", "next": "left"}
     assert "had not ended after" in found["slow"].reason
-    assert proven(machine, entries[::2])["next"].ending == "proven"
+    assert proven(machine, entries[1:])["next"].ending == "proven"
 
 
 def test_a_disproven_artifact_serves_nobody(machine: FakeMachine) -> None:

@@ -207,6 +207,7 @@ def test_a_process_of_its_own_lists_a_modules_graphs(script):
         (["--from", "doubling", "--shapes-from", "x"], "--shapes-from MODEL or --from MODULE"),
         (["--shapes-from", "x", "--dim", "t=4"], "--dim and --shapes are for"),
         (["--from", "doubling", "--only", "adamw"], "--only and --manifest are for"),
+        (["--from", "doubling", "--set", "a.b=1", "--sequence", "64"], "--sequence, --set would be of no effect"),
         (["--from", "doubling"], "no size of theirs is known"),
         (["--from", "doubling", "--dim", "t=x"], "'t=x' is not a new name and its size"),
         (["--from", "doubling", "--dim", "t=4", "--dim", "t=5"], "'t=5' is not a new name"),
