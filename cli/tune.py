@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cli.build import MOST_GB, Request, planned, read_request, write_request
+from cli.build import MOST_GB, Request, planned, read_request, worker_options, write_request
 from cli.cache import warn_of_faults
 from cli.options import (
     MOST_SECS,
@@ -19,17 +19,16 @@ from cli.options import (
     cache_option,
     catalog_options,
     cli_command,
-    given,
     json_option,
     only_option,
     timeout_option,
 )
 from cli.progress import build_progress
 from cli.render import emit_facts, emit_json, emit_table
-from graphcache.build.build import DEFAULT_TIMEOUT_SECS, BuildOptions
+from graphcache.build.build import DEFAULT_TIMEOUT_SECS
 from graphcache.build.report import Outcome
 from graphcache.build.tune import Tuned, tune
-from graphcache.graph import Graph
+from graphcache.graph import Graph, calls_by_graph
 from graphcache.local.memo import memo_of
 from graphcache.location import cache_dir
 from graphcache.process.shown import count_text, printable, secs_text
@@ -92,24 +91,14 @@ def command(
     goes on where it was. Exit code 1: a graph has no way.
     """
     request = read_request(source, only, manifest, LocalStore(cache_dir(cache)), options)
-    weights: dict[str, int] = {}
-    for use in request.listing.uses:
-        weights[use.graph] = weights.get(use.graph, 0) + use.count * use.calls
-    memory_gb = options["memory_gb"]
     with memo_of(request.store.root, building=True) as memo, build_progress(as_json) as progress:
         found = tune(
             request.listing.graphs,
-            weights,
+            calls_by_graph(request.listing.uses),
             request.store,
             memo,
             programs=request.programs,
-            options=BuildOptions(
-                fusion=request.fusion,
-                timeout_secs=options["timeout_secs"],
-                memory_bytes=None if memory_gb is None else int(memory_gb * 1e9),
-                prove=True,
-                **given(jobs=options["jobs"]),
-            ),
+            options=worker_options({**options, "fusion": request.fusion}, prove=True),
             over=over,
             budget_secs=budget_secs,
             costs=request.costs,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import groupby
 from typing import Any, Literal
@@ -188,6 +189,14 @@ class Use:
 
     def as_json(self) -> dict[str, Any]:
         return {"graph": self.graph, "what": self.what, "count": self.count, "calls": self.calls}
+
+
+def calls_by_graph(uses: Iterable[Use]) -> Counter[str]:
+    """How often a step of one micro-batch, every layer resident, calls each graph, by its name."""
+    calls: Counter[str] = Counter()
+    for use in uses:
+        calls[use.graph] += use.count * use.calls
+    return calls
 
 
 @dataclass(frozen=True)

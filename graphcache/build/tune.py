@@ -102,7 +102,15 @@ def tune(
     chosen = replace(options, reuse=False)
     report = build(graphs, store, memo, programs=programs, options=chosen, costs=costs, listener=first)
     deadline = math.inf if budget_secs is None else time.monotonic() + budget_secs
-    tuning = _Tuning(store, memo, programs, options, report.toolchain, listener, deadline)
+    tuning = _Tuning(
+        store=store,
+        memo=memo,
+        programs=programs,
+        options=options,
+        toolchain=report.toolchain,
+        listener=listener,
+        deadline=deadline,
+    )
     # Those after them are what their ways need.
     before = {o.graph.name: replace(o.item, entry=o.entry) for o in report.outcomes[: len(graphs)]}
     slowest_first = sorted(before.values(), key=lambda item: -_device_ns(item) * weights.get(item.graph.name, 1))
@@ -128,27 +136,25 @@ def tune(
     return found
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Tuning:
-    def __init__(
-        self,
-        store: LocalStore,
-        memo: Memo,
-        programs: Programs,
-        options: BuildOptions,
-        toolchain: Mapping[str, str],
-        listener: TuneListener,
-        deadline: float,
-    ) -> None:
-        self._store, self._memo, self._programs, self._options = store, memo, programs, options
-        self._toolchain, self._listener, self._deadline = toolchain, listener, deadline
+    """deadline: by time.monotonic"""
+
+    store: LocalStore
+    memo: Memo
+    programs: Programs
+    options: BuildOptions
+    toolchain: Mapping[str, str]
+    listener: TuneListener
+    deadline: float
 
     def plan(self, graphs: Iterable[Graph], choice: Choice) -> list[PlanItem]:
         return plan(
             graphs,
             sources=SourceHashes(WorkTree()),
-            programs=self._programs,
-            toolchain=self._toolchain,
-            store=self._store,
+            programs=self.programs,
+            toolchain=self.toolchain,
+            store=self.store,
             choice=choice,
         )
 
@@ -160,35 +166,33 @@ class _Tuning:
         """Compiles the ways that were never tried, as many at once as there are workers."""
         needs = {way.graph.name: way.needs for way in item.graph.ways}
         left = [way.graph for way in self.ways(item.graph) if way.entry is None and way.failure is None]
-        while left and (secs := self._deadline - time.monotonic()) > 0:
-            now, left = left[: self._options.jobs], left[self._options.jobs :]
-            chosen = replace(self._options, timeout_secs=min(limit_secs, secs), reuse=False)
-            self._listener.trying(item.graph, now, chosen.timeout_secs)
+        while left and (secs := self.deadline - time.monotonic()) > 0:
+            now, left = left[: self.options.jobs], left[self.options.jobs :]
+            chosen = replace(self.options, timeout_secs=min(limit_secs, secs), reuse=False)
+            self.listener.trying(item.graph, now, chosen.timeout_secs)
             besides = {need.name: need for graph in now for need in needs[graph.name]}
-            report = build([*now, *besides.values()], self._store, self._memo, programs=self._programs, options=chosen)
+            report = build([*now, *besides.values()], self.store, self.memo, programs=self.programs, options=chosen)
             if secs < limit_secs:
                 self._forget(report.failed)
-            self._listener.tried(report.outcomes)
+            self.listener.tried(report.outcomes)
 
     def _forget(self, failed: Sequence[Outcome]) -> None:
         """Compiles that the budget cut short say nothing of their ways: they are tried again."""
         for outcome in failed:
             if outcome.item.key is not None and outcome.trouble is not None and outcome.trouble.retryable:
-                self._store.clear_failure(outcome.item.key)
+                self.store.clear_failure(outcome.item.key)
 
     def prove_quickest(self, graphs: Sequence[Graph]) -> None:
         """Proves the quickest way of each graph; where it is disproven or cannot be told, the next."""
         untold: set[str] = set()
-        while (secs := self._deadline - time.monotonic()) > 0:
+        while (secs := self.deadline - time.monotonic()) > 0:
             chosen = [self._quickest(graph, untold) for graph in graphs]
             entries = {item.entry.key.digest: item.entry for item in chosen if item and item.entry and not item.verdict}
             if not entries:
                 return
-            self._listener.proving([entry.graph.name for entry in entries.values()])
+            self.listener.proving([entry.graph.name for entry in entries.values()])
             budget_secs = None if math.isinf(secs) else secs
-            found = prove(
-                self._store, list(entries.values()), self._memo, options=self._options, budget_secs=budget_secs
-            )
+            found = prove(self.store, list(entries.values()), self.memo, options=self.options, budget_secs=budget_secs)
             untold |= {each.entry.key.digest for each in found if each.ending not in ("proven", "disproven")}
 
     def _quickest(self, graph: Graph, untold: set[str]) -> PlanItem | None:

@@ -22,8 +22,8 @@ from graphcache.store.base import Entry, Fault
 from graphcache.store.files import TEMPORARY, store_error, sync_folder
 from graphcache.store.layout import Layout
 from graphcache.store.local import LocalStore
-from graphcache.store.programs import unsealed_answer, write_record
-from graphcache.store.reading import RECORD_LIMIT_BYTES, read_file
+from graphcache.store.programs import records_of, unsealed_answer, write_record
+from graphcache.store.reading import RECORD_LIMIT_BYTES
 from graphcache.trust.guard import kept_signature
 from graphcache.trust.signature import signature_path
 
@@ -107,14 +107,8 @@ def _write(bundle: tarfile.TarFile, store: LocalStore, entries: Iterable[Entry])
         verdict = store.verdict(entry)
         if verdict is not None:
             add_record(store.layout.verdict(entry.key), verdict.encode())
-    for path in store.layout.program_files():
-        try:
-            record = read_file(path)
-            _, answer = unsealed_answer(record)
-        except (OSError, CorruptError):
-            continue
-        if answer.program in programs:
-            add_record(path, record)
+    for path, record in records_of(store.layout.program_files(), programs):
+        add_record(path, record)
 
 
 def _members(bundle: tarfile.TarFile, size_bytes: int) -> dict[str, tarfile.TarInfo]:

@@ -8,7 +8,7 @@ The whole question is kept with the answer and compared: a digest alone could co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,6 +147,18 @@ def unsealed_answer(data: bytes) -> tuple[Question, Answer]:
     except ValueError as error:
         raise CorruptError(f"a record of {len(data)} bytes: {error}") from error
     return found, Answer(program, settings)
+
+
+def records_of(paths: Iterable[Path], programs: Collection[str]) -> Iterator[tuple[Path, bytes]]:
+    """The records among `paths` that answer with one of `programs`. One that cannot be read, or is damaged, is none."""
+    for path in paths:
+        try:
+            record = read_file(path)
+            _, answer = unsealed_answer(record)
+        except (OSError, CorruptError):
+            continue
+        if answer.program in programs:
+            yield path, record
 
 
 def write_record(root: Path, digest: str, data: bytes, signature: bytes | None) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from graphcache.errors import CorruptError
 from graphcache.store.base import Entry
 from graphcache.store.local import LocalStore
-from graphcache.store.programs import unsealed_answer
-from graphcache.store.reading import read_file
+from graphcache.store.programs import records_of
 from graphcache.trust.guard import keep_signature, kept_signature, signer_of
 from graphcache.trust.keys import Signer
 from graphcache.trust.trusted import Trust, TrustedKey
@@ -51,7 +50,7 @@ def sign(store: LocalStore, entries: Iterable[Entry], signer: Signer, *, replace
         states["signed" if done else "before"].append(entry.key.digest)
         verdict = LocalStore(store.root).verdict(entry)
         count += verdict is not None and _sign(store, verdict.encode(), signer, replace)
-    for record in _answers(store, programs):
+    for _, record in records_of(store.layout.program_files(), programs):
         count += _sign(store, record, signer, replace)
     return Signed(**{name: tuple(sorted(keys)) for name, keys in states.items()}, records=count)
 
@@ -69,14 +68,3 @@ def _holds(trust: Trust | None, record: bytes, signature: bytes | None) -> bool:
     if public is None:
         return False
     return not (trust or Trust({public: TrustedKey("its own", public)})).refusal(record, signature)
-
-
-def _answers(store: LocalStore, programs: set[str]) -> Iterator[bytes]:
-    for path in store.layout.program_files():
-        try:
-            record = read_file(path)
-            _, answer = unsealed_answer(record)
-        except (OSError, CorruptError):
-            continue
-        if answer.program in programs:
-            yield record

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from graphcache.graph import calls_by_graph
 from graphcache.plan import cause_line
 
 COLUMNS = ("model", "tokens", "micro-batch", "graphs", "as listed", "otherwise", "none", "proven", "disproven")
@@ -34,7 +35,7 @@ def build(model: Path, tokens: int, micro_batch: int, options: argparse.Namespac
     return found
 
 
-def calls(model: Path, tokens: int, micro_batch: int, options: argparse.Namespace) -> dict[str, int]:
+def calls(model: Path, tokens: int, micro_batch: int, options: argparse.Namespace) -> Mapping[str, int]:
     """Calls of each graph in a step with one micro-batch."""
     from graphcache import catalog
     from graphcache.catalog import CatalogOptions
@@ -42,10 +43,7 @@ def calls(model: Path, tokens: int, micro_batch: int, options: argparse.Namespac
 
     source = model_source.load(model)
     chosen = CatalogOptions(sequence=tokens, micro_batch=micro_batch)
-    found: dict[str, int] = {}
-    for use in catalog.list_graphs(options.only.split(","), source.table, source.config, chosen).uses:
-        found[use.graph] = found.get(use.graph, 0) + use.count * use.calls
-    return found
+    return calls_by_graph(catalog.list_graphs(options.only.split(","), source.table, source.config, chosen).uses)
 
 
 def row(model: str, tokens: int, micro_batch: int, graphs: Sequence[Mapping[str, Any]], uses: Mapping[str, int]) -> str:

@@ -14,18 +14,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from graphcache.graph import TensorSpec
+from graphcache.graph import TensorSpec, calls_by_graph
 from graphcache.manifest.file import read_manifest
 from graphcache.runtime.furiosa import HostExecutor
 from graphcache.store.local import LocalStore
-from tests.bench.manifest_table import calls_by_graph
 from tests.bench.measure import timed
 
 
 def main(manifest_path: str, cache: str) -> None:
     """Prints seconds a call, calls a step (one micro-batch, every layer resident) and their product, longest first."""
     manifest, store = read_manifest(Path(manifest_path)), LocalStore(Path(cache))
-    calls, rows = calls_by_graph(manifest), []
+    calls, rows = calls_by_graph(manifest.uses), []
     for recorded in manifest.graphs:
         entry = None if recorded.key is None else store.lookup(recorded.key)
         if entry is None:

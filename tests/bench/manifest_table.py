@@ -6,16 +6,16 @@ python -m tests.bench.manifest_table cache_manifests/smollm2-135m.json
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from pathlib import Path
 
+from graphcache.graph import calls_by_graph
 from graphcache.manifest.file import read_manifest
 from graphcache.manifest.manifest import Manifest, Recorded
 
 
 def table(manifest: Manifest) -> list[str]:
     """A row for each graph, and one for their sums; `calls` are one micro-batch's, over all layers."""
-    calls = calls_by_graph(manifest)
+    calls = calls_by_graph(manifest.uses)
     done = sorted((g for g in manifest.graphs if g.compiled), key=lambda g: -g.compiled.cost.wall_secs)  # type: ignore[union-attr]
     rows = ["| graph | wall s | CPU s | peak GB | bytes | estimate ns | calls |", "|---|---|---|---|---|---|---|"]
     rows += [_row(recorded, calls[recorded.graph.name]) for recorded in done]
@@ -25,14 +25,6 @@ def table(manifest: Manifest) -> list[str]:
     size_bytes = sum(g.compiled.size_bytes for g in done if g.compiled)
     rows.append(f"| **{len(done)} graphs** | {wall_secs:.0f} | {cpu_secs:.0f} | | {size_bytes:,} | | |")
     return rows
-
-
-def calls_by_graph(manifest: Manifest) -> Counter[str]:
-    """How often a step of one micro-batch, every layer resident, calls each graph, by its name."""
-    calls: Counter[str] = Counter()
-    for use in manifest.uses:
-        calls[use.graph] += use.count * use.calls
-    return calls
 
 
 def _row(recorded: Recorded, calls: int) -> str:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import torch
 
-from graphcache.graph import Graph
+from graphcache.graph import Graph, calls_by_graph
 from graphcache.manifest.file import read_manifest
-from tests.bench.manifest_table import calls_by_graph
 from tests.bench.measure import Result, cpu_name, paired, timed
 from trainer.device.cpu import CpuBackend
 from trainer.host.forms import ROWWISE
@@ -44,7 +43,7 @@ def _each() -> Iterator[tuple[Graph, int, float, float]]:
     """Graph, calls a step, seconds a call in its form and eagerly."""
     torch.set_num_threads(THREADS)
     manifest = read_manifest(MANIFEST)
-    calls = calls_by_graph(manifest)
+    calls = calls_by_graph(manifest.uses)
     for graph in (recorded.graph for recorded in manifest.graphs):
         if graph.function in ROWWISE:
             args = [torch.randn(a.shape).to(getattr(torch, a.dtype)) for a in graph.args]

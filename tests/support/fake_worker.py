@@ -27,6 +27,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from graphcache.build.worker import die_with, parse, serve
@@ -35,10 +36,11 @@ from graphcache.errors import GraphcacheError, SpoiledError
 from graphcache.graph import Graph, TensorSpec
 from graphcache.process.helper import helper_command, take_stdout
 from graphcache.proof.cost import Work
-from graphcache.proof.verdict import Deviation, Verdict
+from graphcache.proof.verdict import Verdict
 from graphcache.store.base import Entry
 from graphcache.store.local import LocalStore
 from graphcache.toolchain.base import Compiled, CompileError
+from tests.store.fakes import fake_verdict
 from tests.support.machine_texts import FOLDER_GONE
 
 REVISION = "fake-revision"
@@ -88,21 +90,7 @@ class FakeGraphCompiler:
         constants = dict(entry.graph.constants)
         _misbehave({name.removeprefix("prove_"): v for name, v in constants.items() if name.startswith("prove_")})
         state = constants.get("verdict", "proven")
-        return Verdict(
-            key=entry.key,
-            artifact=entry.artifact_digest,
-            graph=entry.graph.name,
-            state=state,
-            reason="" if state == "proven" else "made up",
-            ran="fake",
-            method="fake",
-            releases={},
-            seed=0,
-            sets=1,
-            results=(Deviation("float32", 0.5, 1.0, 2.0),),
-            secs=0.1,
-            created="2026-12-01T00:00:00Z",
-        )
+        return replace(fake_verdict(entry, state), reason="" if state == "proven" else "made up", ran="fake", secs=0.1)
 
 
 def _misbehave(constants: dict[str, object]) -> None:

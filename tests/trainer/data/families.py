@@ -105,6 +105,13 @@ _CALLS = (
     " + '\\n</tool_call>' -}}{%- endfor -%}"
 )
 _CHATML = "{{- '<|im_start|>' + m.role + '\\n' -}}"
+# Of another turn than the assistant's, where what a tool gives is the user's.
+_TOOL_AS_USER = (
+    "{%- if m.role == 'tool' -%}{{- '<|im_start|>user\\n<tool_response>\\n' + m.content"
+    " + '\\n</tool_response><|im_end|>\\n' -}}{%- else -%}"
+    + _CHATML
+    + "{{- m.content + '<|im_end|>\\n' -}}{%- endif -%}"
+)
 _ASK = "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
 _LLAMA3 = "{{- '<|start_header_id|>' + m.role + '<|end_header_id|>\\n\\n' -}}"
 _ASK3 = "{%- if add_generation_prompt -%}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}{%- endif -%}"
@@ -222,10 +229,7 @@ FAMILIES = {
     "qwen-3": Family(
         _LAST_QUERY
         + _loop(
-            "{%- if m.role == 'tool' -%}{{- '<|im_start|>user\\n<tool_response>\\n' + m.content"
-            " + '\\n</tool_response><|im_end|>\\n' -}}{%- else -%}"
-            + _CHATML
-            + "{{- m.content + '<|im_end|>\\n' -}}{%- endif -%}",
+            _TOOL_AS_USER,
             _CHATML + "«G»{%- set thought = m.reasoning_content if m.reasoning_content is string else '' -%}"
             "{%- if loop.index0 > ns.last and (loop.last or thought) -%}"
             "{{- '<think>\\n' + thought.strip('\\n') + '\\n</think>\\n\\n' -}}{%- endif -%}"
@@ -241,10 +245,7 @@ FAMILIES = {
     "qwen-3.5": Family(
         _LAST_QUERY
         + _loop(
-            "{%- if m.role == 'tool' -%}{{- '<|im_start|>user\\n<tool_response>\\n' + m.content"
-            " + '\\n</tool_response><|im_end|>\\n' -}}{%- else -%}"
-            + _CHATML
-            + "{{- m.content + '<|im_end|>\\n' -}}{%- endif -%}",
+            _TOOL_AS_USER,
             _CHATML + "{%- set thought = m.reasoning_content if m.reasoning_content is string else '' -%}"
             "{%- if loop.index0 > ns.last -%}{{- '<think>\\n' -}}{%- endif -%}"
             "«G»{%- if loop.index0 > ns.last -%}{{- thought.strip('\\n') + '\\n</think>\\n\\n' -}}{%- endif -%}"
