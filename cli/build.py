@@ -414,18 +414,18 @@ def _before(path: Path) -> dict[Path, Manifest]:
 
 
 def _build_options(options: Mapping[str, Any]) -> BuildOptions:
-    return worker_options(options, retry=options["retry"], prove=options["proofs"] != "none", reuse=options["reuse"])
+    chosen = worker_options(options)
+    return replace(chosen, retry=options["retry"], prove=options["proofs"] != "none", reuse=options["reuse"])
 
 
-def worker_options(options: Mapping[str, Any], **others: bool) -> BuildOptions:
-    """What a command line says of fusion, jobs and limits; `others` are further fields of BuildOptions."""
+def worker_options(options: Mapping[str, Any]) -> BuildOptions:
+    """What a command line says of fusion, jobs and limits."""
     memory_gb = options["memory_gb"]
     return BuildOptions(
         fusion=options["fusion"],
         timeout_secs=options["timeout_secs"],
         memory_bytes=None if memory_gb is None else int(memory_gb * 1e9),
         **given(jobs=options["jobs"]),
-        **others,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def command(
             request.store,
             memo,
             programs=request.programs,
-            options=worker_options({**options, "fusion": request.fusion}, prove=True),
+            options=replace(worker_options({**options, "fusion": request.fusion}), prove=True),
             over=over,
             budget_secs=budget_secs,
             costs=request.costs,
